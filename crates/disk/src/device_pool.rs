@@ -1,25 +1,23 @@
 //! Devices: a directory each, with worker threads of its own and bounded queues before them, so
 //! that a slow disk slows only itself.
 //!
-//! A device has three lanes. Small durable writes go through the commit lane, many at a time
-//! (`steps.rs`). Other writers wait for the disk most of their time, so there are many write
+//! A device has three lanes (`cairn_device`). Small durable writes go through the commit lane, many at a
+//! time. Other writers wait for the disk most of their time, so there are many write
 //! threads; they must not keep readers waiting, so reads have their own. Threads start when there
 //! is work for them and end when there was none for as long as it takes to close an idle device. A
 //! full lane refuses at once.
 //!
 //! Background work (replication, audits) asks for [`Device::background`] and then works on the same
-//! lanes behind clients, with as much of the device as they leave (`share.rs`).
+//! lanes behind clients, with as much of the device as they leave (`cairn_device::Share`).
 
 mod caretaker;
-mod commit_lane;
-mod lane;
+mod config;
 mod root;
-mod share;
 pub(crate) mod touched;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,11 +25,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+pub use cairn_device::BackgroundShare;
+use cairn_device::{
+    Class, CommitLane, FileSystem, Host, JobLane, Kind, LaneConfig, Refused, Share, SyncSet,
+};
 use cairn_types::ObjectHash;
 use futures_channel::oneshot;
 
 use crate::error::{DeviceError, DiskError};
-use crate::group_sync::GroupSync;
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::recent::{FileIdentity, Recent};
@@ -40,87 +41,17 @@ use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
 use crate::verified::Verified;
 use caretaker::Readmission;
-use commit_lane::CommitLane;
-use lane::{Lane, Refused};
+pub use config::{DevicesConfig, FallocateReserve};
 use root::{OpenRoot, Root};
-pub use share::BackgroundShare;
-use share::{Class, Kind, Share};
 use touched::Touched;
 
 /// Files of a device known to match their checksums: a megabyte.
 const VERIFIED_ENTRIES: usize = 128 << 10;
+/// Durable operations taken at once: enough to make a sync cheap, not so many that the first waits long.
+const BATCH_OPERATIONS: usize = 64;
 /// From one line about a device that cannot read its directories to the next.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 const LARGE_READS_ENTRIES: usize = 4 << 10;
-
-/// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FallocateReserve {
-    Bytes(u64),
-    Percent(f64),
-}
-
-impl FallocateReserve {
-    /// `1%` or a number of bytes, as in the conf file.
-    pub fn parse(text: &str) -> Option<Self> {
-        let text = text.trim();
-        match text.strip_suffix('%') {
-            Some(percent) => {
-                let percent: f64 = percent.trim().parse().ok()?;
-                (0.0..=100.0)
-                    .contains(&percent)
-                    .then_some(FallocateReserve::Percent(percent))
-            }
-            None => text.parse().ok().map(FallocateReserve::Bytes),
-        }
-    }
-}
-
-/// How the devices under one directory are served.
-#[derive(Clone, Debug)]
-pub struct DevicesConfig {
-    /// The directory that holds the devices (`devices`, usually `/srv/node`).
-    pub root: PathBuf,
-    /// Serve a device only where something is mounted on it.
-    pub mount_check: bool,
-    /// Threads of each device that read.
-    pub read_threads: usize,
-    /// Threads of each device that write.
-    pub write_threads: usize,
-    /// Threads of each device that make small writes durable, many at a time: while one syncs,
-    /// another works.
-    pub commit_threads: usize,
-    /// Operations that may wait in each lane of a device.
-    pub queue_depth: usize,
-    pub fallocate_reserve: FallocateReserve,
-    /// Never reserve an upload's space beforehand.
-    pub disable_fallocate: bool,
-    /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
-    /// what was acknowledged.
-    pub unsafe_no_fsync: bool,
-    /// A device that nobody used for so long is closed: it can be unmounted. Its threads end.
-    pub idle_close: Duration,
-    /// A simulator's, in place of threads and syncs.
-    pub machine: Option<Arc<dyn Machine>>,
-}
-
-impl DevicesConfig {
-    pub fn new(root: impl Into<PathBuf>) -> Self {
-        DevicesConfig {
-            root: root.into(),
-            mount_check: true,
-            read_threads: 4,
-            write_threads: 8,
-            commit_threads: 2,
-            queue_depth: 1024,
-            fallocate_reserve: FallocateReserve::Percent(1.0),
-            disable_fallocate: false,
-            unsafe_no_fsync: false,
-            idle_close: Duration::from_secs(5),
-            machine: None,
-        }
-    }
-}
 
 /// All devices under one directory; each is opened when it is first asked for.
 pub struct Devices {
@@ -134,7 +65,7 @@ impl Devices {
             config: Arc::new(config),
             devices: RwLock::default(),
         });
-        if devices.config.machine.is_none() {
+        if !devices.config.is_simulated() {
             caretaker::start(&devices);
         }
         devices
@@ -213,11 +144,23 @@ pub struct Device {
 
 /// The queues and threads of one device.
 struct Lanes {
-    reads: Arc<Lane>,
-    writes: Arc<Lane>,
+    reads: Arc<JobLane>,
+    writes: Arc<JobLane>,
     /// Durable operations in steps, many at a time.
-    commits: Arc<CommitLane>,
+    commits: Arc<CommitLane<CommitHost>>,
     share: Arc<Share>,
+}
+
+/// The device as its commit lane opens it, once for each batch.
+struct CommitHost(Arc<DeviceState>);
+
+impl Host for CommitHost {
+    type Ground = Disk;
+    type Error = DeviceError;
+
+    fn begin(&self) -> Result<Disk, DeviceError> {
+        self.0.writable_disk()
+    }
 }
 
 /// What the threads of a device share.
@@ -248,43 +191,47 @@ pub(crate) struct DeviceState {
 
 impl Device {
     fn new(name: &str, config: Arc<DevicesConfig>) -> Self {
-        let share = Arc::new(Share::new());
-        let lane = |kind: Kind, letter: char, threads: usize| {
-            Arc::new(Lane::new(
-                format!("{letter}-{name}"),
-                kind,
-                threads.max(1),
-                &config,
-                share.clone(),
-            ))
+        let share = Arc::new(Share::default());
+        let lane = |letter: char, threads: usize| LaneConfig {
+            name: format!("{letter}-{name}"),
+            threads,
+            depth: config.queue_depth,
+            idle_close: config.idle_close,
+            batch_max: BATCH_OPERATIONS,
+            machine: config.machine.clone(),
+            share: share.clone(),
         };
-        let lanes = Lanes {
-            reads: lane(Kind::Read, 'r', config.read_threads),
-            writes: lane(Kind::Write, 'w', config.write_threads),
-            commits: CommitLane::new(format!("c-{name}"), &config, share.clone()),
-            share,
-        };
+        let reads = JobLane::new(Kind::Read, lane('r', config.read_threads));
+        let writes = JobLane::new(Kind::Write, lane('w', config.write_threads));
+        let commits = lane('c', config.commit_threads);
+        let state = Arc::new(DeviceState {
+            name: name.to_owned(),
+            path: config.root.join(name),
+            readmission: Readmission::of(&config.root.join(name)),
+            config,
+            poisoned: AtomicBool::new(false),
+            logged: Mutex::default(),
+            root: Mutex::default(),
+            use_tmpfile: AtomicBool::new(true),
+            use_direct_io: AtomicBool::new(true),
+            partition_locks: std::array::from_fn(|_| Mutex::new(())),
+            verified: Verified::new(VERIFIED_ENTRIES),
+            large_reads: Recent::new(LARGE_READS_ENTRIES),
+            touched: Touched::new(),
+            made_dirs: MadeDirs::default(),
+            unreadable: Unreadable::default(),
+            room: DeviceRoom::default(),
+        });
+        let host = CommitHost(state.clone());
         Device {
             class: Class::Client,
-            lanes: Arc::new(lanes),
-            state: Arc::new(DeviceState {
-                name: name.to_owned(),
-                path: config.root.join(name),
-                readmission: Readmission::of(&config.root.join(name)),
-                config,
-                poisoned: AtomicBool::new(false),
-                logged: Mutex::default(),
-                root: Mutex::default(),
-                use_tmpfile: AtomicBool::new(true),
-                use_direct_io: AtomicBool::new(true),
-                partition_locks: std::array::from_fn(|_| Mutex::new(())),
-                verified: Verified::new(VERIFIED_ENTRIES),
-                large_reads: Recent::new(LARGE_READS_ENTRIES),
-                touched: Touched::new(),
-                made_dirs: MadeDirs::default(),
-                unreadable: Unreadable::default(),
-                room: DeviceRoom::default(),
+            lanes: Arc::new(Lanes {
+                reads,
+                writes,
+                commits: CommitLane::new(Kind::Commit, host, commits),
+                share,
             }),
+            state,
         }
     }
 
@@ -312,7 +259,7 @@ impl Device {
 
     /// What background work may take of the device now, and has done.
     pub fn background_share(&self) -> BackgroundShare {
-        self.lanes.share.status(Instant::now())
+        self.lanes.share.status(self.lanes.commits.now())
     }
 
     /// Runs `work` on a read thread. It is queued at once, not when the future is polled, and
@@ -333,14 +280,13 @@ impl Device {
         work: impl FnOnce(&Disk) -> Option<Result<T, DiskError>>,
     ) -> Option<Result<T, DiskError>> {
         let touched = &self.state.touched;
-        // A simulated machine's time does not pass while its work does.
-        if self.state.config.machine.is_some() || !touched.may_read(hash) {
+        if !touched.may_read(hash) {
             return None;
         }
         let disk = self.state.disk().ok()?;
-        let begun = Instant::now();
+        let begun = disk.instant();
         let read = work(&disk);
-        touched.took(begun.elapsed());
+        touched.took(disk.instant().saturating_duration_since(begun));
         if let Some(Err(error)) = &read {
             self.state.note(error);
         }
@@ -370,9 +316,8 @@ impl Device {
         F: FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let operation = Box::new(steps::Run::new(Box::new(work), sender));
-        let commits = &self.lanes.commits;
-        let refused = commits.push(&self.state, self.class, operation).err();
+        let operation = Box::new(steps::Run::new(work, sender));
+        let refused = self.lanes.commits.push(self.class, operation).err();
         Run {
             refused: refused.map(|refused| self.refused(refused)),
             receiver,
@@ -389,7 +334,7 @@ impl Device {
         }
     }
 
-    fn submit<T, F>(&self, lane: &Arc<Lane>, is_write: bool, work: F) -> Run<T>
+    fn submit<T, F>(&self, lane: &Arc<JobLane>, is_write: bool, work: F) -> Run<T>
     where
         T: Send + 'static,
         F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
@@ -506,8 +451,18 @@ impl Disk {
         self.root.fd.as_fd()
     }
 
-    pub(crate) fn group_sync(&self) -> &GroupSync {
-        &self.root.group_sync
+    /// The device's directory, for a sync of names in it and below it.
+    pub(crate) fn root(&self) -> &Arc<OwnedFd> {
+        &self.root.fd
+    }
+
+    pub(crate) fn file_system(&self) -> &Arc<FileSystem> {
+        &self.root.file_system
+    }
+
+    /// An empty set of things to be synced on this device.
+    pub(crate) fn sync_set(&self) -> SyncSet {
+        SyncSet::on(&self.root.file_system)
     }
 
     pub fn name(&self) -> &str {
@@ -524,6 +479,12 @@ impl Disk {
 
     pub(crate) fn machine(&self) -> Option<&dyn Machine> {
         self.state.config.machine.as_deref()
+    }
+
+    /// This moment, by the clock that durations are measured by.
+    fn instant(&self) -> Instant {
+        self.machine()
+            .map_or_else(Instant::now, |machine| machine.instant())
     }
 
     /// Seconds since the epoch.

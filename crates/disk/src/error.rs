@@ -26,6 +26,12 @@ pub enum DeviceError {
     NoThread(String),
 }
 
+impl From<&DeviceError> for DiskError {
+    fn from(error: &DeviceError) -> Self {
+        DiskError::Device(error.clone())
+    }
+}
+
 /// An operation on one object failed.
 #[derive(Debug, Error)]
 pub enum DiskError {

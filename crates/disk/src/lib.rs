@@ -5,7 +5,7 @@
 //! closure per operation ([`Device::read`], [`Device::write`]) and await its result. There is no
 //! async runtime in this crate. [`staged_file`] alone calls fsync, link and rename.
 //!
-//! Layer 1: may depend on `types` and `formats` only.
+//! Layer 1: may depend on `types`, `formats` and `device` only.
 
 pub mod async_pending;
 mod audit;
@@ -14,7 +14,6 @@ mod diskfile;
 pub mod engine;
 pub mod error;
 mod file_content;
-pub mod group_sync;
 pub mod inspect;
 mod known;
 pub mod layout;

@@ -1,40 +1,14 @@
-//! What may stand in for a device's threads, syncs, free space and clock: the cluster simulator's
-//! own, so that a crash loses what was not synced and a seed replays exactly. Servers have none.
+//! The simulated machine that may stand under the devices: `cairn_device`'s.
 
-use std::fmt::Debug;
-use std::io;
-use std::os::fd::BorrowedFd;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Work that a thread of the device would have done.
-pub type Job = Box<dyn FnOnce() + Send>;
-
-/// A simulated machine under a device.
-pub trait Machine: Debug + Send + Sync {
-    /// Takes a job, to be run later on the caller's own thread, or never.
-    fn run(&self, job: Job);
-
-    /// Stands for an fsync of a file or directory.
-    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()>;
-
-    /// Asked before so many bytes are written; an error is that of the write.
-    fn write(&self, bytes: u64) -> io::Result<()>;
-
-    /// Seconds since the epoch.
-    fn now(&self) -> i64;
-}
-
-/// Seconds since the epoch by this computer's clock.
-pub(crate) fn wall_clock() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs() as i64)
-}
+pub(crate) use cairn_device::wall_clock;
+pub use cairn_device::{AtOnce, Employer, Machine};
 
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::os::fd::AsRawFd;
+    use std::io;
+    use std::os::fd::{AsRawFd, BorrowedFd};
     use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
 
@@ -60,9 +34,9 @@ pub(crate) mod tests {
         pub(crate) notes: Mutex<Vec<(String, bool)>>,
     }
 
-    impl Machine for Arc<Watching> {
-        fn run(&self, job: Job) {
-            job();
+    impl Machine for Watching {
+        fn employer(&self) -> Option<&dyn Employer> {
+            Some(&AtOnce)
         }
 
         fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
@@ -75,28 +49,20 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        fn write(&self, _bytes: u64) -> io::Result<()> {
-            Ok(())
-        }
-
         fn now(&self) -> i64 {
             2_000_000_000
         }
     }
 
-    impl Machine for Arc<Noting> {
-        fn run(&self, job: Job) {
-            job();
+    impl Machine for Noting {
+        fn employer(&self) -> Option<&dyn Employer> {
+            Some(&AtOnce)
         }
 
         fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
             let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             self.0.lock().unwrap().push(name.into_owned());
-            Ok(())
-        }
-
-        fn write(&self, _bytes: u64) -> io::Result<()> {
             Ok(())
         }
 
@@ -118,7 +84,7 @@ pub(crate) mod tests {
         let noting = Arc::new(Noting::default());
         let mut config = DevicesConfig::new(root.path());
         config.mount_check = false;
-        config.machine = Some(Arc::new(noting.clone()));
+        config.machine = Some(noting.clone());
         let device = Devices::new(config).get("d").unwrap();
         let hash_path = HashPath::new("", "endcap");
         let hash = hash_path.hash("a", Some("c"), Some("o"));

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
+use cairn_device::sync_all;
 use cairn_types::PolicyIndex;
 use rustix::io::Errno;
 
@@ -14,7 +15,6 @@ use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::engine::{Collision, Move, OldNames, Relinked};
 use crate::error::DiskError;
-use crate::group_sync::sync_all;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::replication::{TOGETHER, list_suffixes, names_of};
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn noted_before_anything_moves() {
         let watching = Arc::new(Watching::default());
-        let (root, disk, engine) = ground_on(Some(Arc::new(watching.clone())));
+        let (root, disk, engine) = ground_on(Some(watching.clone()));
         let object = object();
         let (old, new) = (
             path(root.path(), &object, 8, DATA),

@@ -1,5 +1,5 @@
 //! Durability, once: the only file of the workspace that syncs, links and renames objects
-//! (`group_sync.rs` makes many syncs one).
+//! (`cairn_device` makes many syncs one).
 //!
 //! A new file is written under no name (`O_TMPFILE`), as a rule in the directory it is for, or under
 //! one in `<device>/tmp[-N]`, fsynced with its extended attributes, linked into its hash directory, and that directory is fsynced,
@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use cairn_device::{Ground, SyncSet};
 use cairn_types::plant::Plant;
 use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ use crate::error::DiskError;
 use crate::file_content::FileContent;
 use crate::made_dirs::Making;
 use crate::recent::FileIdentity;
-use crate::steps::{Step, durable};
+use crate::steps::Step;
 
 /// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
 const FALLOCATE_FROM: u64 = 1 << 20;
@@ -51,25 +52,21 @@ pub struct StagedFile {
 
 /// A file that has to be on disk when the name is.
 #[derive(Clone, Default)]
-pub(crate) struct Beside(Arc<OnceLock<OwnedFd>>);
+pub(crate) struct Beside(Arc<OnceLock<Arc<OwnedFd>>>);
 
 impl Beside {
     pub(crate) fn sync(&self, file: Option<OwnedFd>) {
         if let Some(file) = file {
             // The link is made once; made again, after somebody removed the directory, the first
             // file is as gone as that.
-            let _ = self.0.set(file);
+            let _ = self.0.set(Arc::new(file));
         }
     }
 
-    fn weight(&self) -> usize {
-        usize::from(self.0.get().is_some())
-    }
-
-    fn fsync(&self, disk: &Disk) -> std::io::Result<()> {
-        match self.0.get() {
-            Some(file) => fsync(disk, file.as_fd()),
-            None => Ok(()),
+    /// Others append to the same file.
+    fn add_to(&self, set: &mut SyncSet) {
+        if let Some(file) = self.0.get() {
+            set.add_log(file.clone());
         }
     }
 }
@@ -242,7 +239,15 @@ impl StagedFile {
     /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
     /// may leave attributes out.)
     pub fn sync(&self) -> Result<(), DiskError> {
-        durable(&self.disk, 1, || fsync(&self.disk, self.fd.as_fd()))
+        self.disk.sync(&self.content_set())
+    }
+
+    fn content_set(&self) -> SyncSet {
+        let mut set = self.disk.sync_set();
+        if !Plant::UnsyncedContent.is_on() {
+            set.add_file(self.fd.clone());
+        }
+        set
     }
 
     /// Lets the page cache forget what is on disk of this file.
@@ -278,23 +283,17 @@ impl StagedFile {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
-        let (fd, own_disk) = (self.fd.clone(), self.disk.clone());
-        Ok(Step::sync(
-            1,
-            move || match Plant::UnsyncedContent.is_on() {
-                true => Ok(()),
-                false => fsync(&own_disk, fd.as_fd()),
-            },
-            move |disk| {
-                if self.drop_cache {
-                    self.drop_cache();
-                }
-                let beside = self.beside();
-                let linked = self.link_into(disk, &dir, &name, around)?;
-                let weight = beside.weight();
-                Ok(linked.synced(disk, weight, move |disk| beside.fsync(disk)))
-            },
-        ))
+        let set = self.content_set();
+        Ok(Step::sync(set, move |disk| {
+            if self.drop_cache {
+                self.drop_cache();
+            }
+            let beside = self.beside();
+            let linked = self.link_into(disk, &dir, &name, around)?;
+            let mut set = disk.sync_set();
+            beside.add_to(&mut set);
+            Ok(linked.synced(disk, set))
+        }))
     }
 
     /// As [`StagedFile::publish_steps`], with one sync for content and name, both. A power cut
@@ -307,14 +306,13 @@ impl StagedFile {
     ) -> Result<Step<Published>, DiskError> {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
-        let (fd, disk) = (self.fd.clone(), self.disk.clone());
+        let disk = self.disk.clone();
         let beside = self.beside();
+        let mut set = disk.sync_set();
+        set.add_file(self.fd.clone());
         let linked = self.link_into(&disk, dir, name, around)?;
-        let weight = 1 + beside.weight();
-        Ok(linked.synced(&disk, weight, move |disk| {
-            fsync(disk, fd.as_fd())?;
-            beside.fsync(disk)
-        }))
+        beside.add_to(&mut set);
+        Ok(linked.synced(&disk, set))
     }
 
     /// Links into the directory, made if it is missing.
@@ -432,23 +430,18 @@ struct Linking {
 }
 
 impl Linking {
-    /// The sync after which it is published. `beside`: syncs what else has to be on disk, `weight`
-    /// files.
-    fn synced(
-        self,
-        disk: &Disk,
-        weight: usize,
-        beside: impl Fn(&Disk) -> std::io::Result<()> + Send + 'static,
-    ) -> Step<Published> {
-        let (disk, dir, making) = (disk.clone(), self.dir.clone(), self.making);
-        let dir_fd = self.published.dir.clone();
-        let weight = weight + dirs_to_sync(&dir, making.is_some());
-        let own = move || {
-            beside(&disk)?;
-            sync_dirs(&disk, dir_fd.as_fd(), &dir, making.is_some())
-        };
-        Step::sync(weight, own, move |disk| {
-            if let Some(making) = making {
+    /// The sync after which it is published. `set`: what else has to be on disk.
+    fn synced(self, disk: &Disk, mut set: SyncSet) -> Step<Published> {
+        let is_new = self.making.is_some();
+        add_dirs(
+            disk,
+            &mut set,
+            self.published.dir.clone(),
+            &self.dir,
+            is_new,
+        );
+        Step::sync(set, move |disk| {
+            if let Some(making) = self.making {
                 disk.state.made_dirs.is_durable(&self.dir, making);
             }
             Ok(Step::Done(self.published))
@@ -646,55 +639,30 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<bool, DiskError> {
     }
 }
 
-/// Makes the names in `dir` durable; where that of `dir` itself perhaps `is_new`, so all names on the
-/// way to it.
-fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, is_new: bool) -> std::io::Result<()> {
+/// Adds the names in `dir` to what is synced; where that of `dir` itself perhaps `is_new`, so are all
+/// names on the way to it.
+fn add_dirs(disk: &Disk, set: &mut SyncSet, dir_fd: Arc<OwnedFd>, dir: &str, is_new: bool) {
     if Plant::UnsyncedName.is_on() {
-        return Ok(());
+        return;
     }
-    fsync(disk, dir_fd)?;
+    set.add_directory(dir_fd);
     if !is_new {
-        return Ok(());
+        return;
     }
     // Where something had to be made, somebody else may have made, and not synced, what is above
     // it: another writer just now, or a replicator or a lock long ago.
     let mut parent = dir;
-    loop {
-        parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
-        if parent.is_empty() {
-            return fsync(disk, disk.fd());
-        }
-        match open_dir(disk, parent) {
-            Ok(fd) => fsync(disk, fd.as_fd())?,
-            // Out of descriptors, say. That is no failed sync: what is open leads to the whole file
-            // system.
-            Err(_) => return sync_whole(disk, dir_fd),
-        }
+    while let Some((above, _)) = parent.rsplit_once('/') {
+        set.add_directory_at(disk.root(), above);
+        parent = above;
     }
+    set.add_directory_at(disk.root(), "");
 }
 
-/// Syncs the file system that an open directory is on.
-fn sync_whole(disk: &Disk, dir_fd: BorrowedFd<'_>) -> std::io::Result<()> {
-    if disk.machine().is_none() {
-        rustix::fs::syncfs(dir_fd)?;
-    }
-    // Without a journal `syncfs` flushes the disk's cache too early.
-    fsync(disk, dir_fd)
-}
-
-/// How many [`sync_dirs`] syncs.
-fn dirs_to_sync(dir: &str, is_new: bool) -> usize {
-    match is_new {
-        false => 1,
-        true => dir.split('/').count() + 1,
-    }
-}
-
-/// A file that has another name now; not durable before [`Renamed::sync`].
+/// A file that has another name now; not durable before the sync of [`Renamed::to_sync`].
 pub(crate) struct Renamed {
-    disk: Disk,
     dir: Arc<OwnedFd>,
-    noted: Option<OwnedFd>,
+    to_sync: SyncSet,
 }
 
 impl Renamed {
@@ -702,16 +670,8 @@ impl Renamed {
         self.dir.clone()
     }
 
-    /// How many [`Renamed::sync`] syncs.
-    pub(crate) fn weight(&self) -> usize {
-        1 + usize::from(self.noted.is_some())
-    }
-
-    pub(crate) fn sync(&self) -> std::io::Result<()> {
-        if let Some(noted) = &self.noted {
-            fsync(&self.disk, noted.as_fd())?;
-        }
-        fsync(&self.disk, self.dir.as_fd())
+    pub(crate) fn to_sync(&self) -> SyncSet {
+        self.to_sync.clone()
     }
 }
 
@@ -725,11 +685,13 @@ pub(crate) fn rename_in(
     to: &str,
 ) -> Result<Renamed, Errno> {
     rustix::fs::renameat(&dir, from, &dir, to)?;
-    Ok(Renamed {
-        disk: disk.clone(),
-        dir: Arc::new(dir),
-        noted,
-    })
+    let dir = Arc::new(dir);
+    let mut to_sync = disk.sync_set();
+    if let Some(noted) = noted {
+        to_sync.add_log(Arc::new(noted));
+    }
+    to_sync.add_directory(dir.clone());
+    Ok(Renamed { dir, to_sync })
 }
 
 pub(crate) fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
@@ -821,7 +783,7 @@ mod tests {
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
-    use crate::machine::{Job, Machine};
+    use crate::machine::{AtOnce, Employer, Machine};
 
     fn disk(change: impl FnOnce(&mut DevicesConfig)) -> (tempfile::TempDir, Disk) {
         let root = tempfile::tempdir().unwrap();
@@ -945,8 +907,8 @@ mod tests {
     struct Noting(std::sync::Mutex<Vec<String>>);
 
     impl Machine for Noting {
-        fn run(&self, job: Job) {
-            job();
+        fn employer(&self) -> Option<&dyn Employer> {
+            Some(&AtOnce)
         }
 
         fn sync(&self, file: BorrowedFd<'_>) -> std::io::Result<()> {
@@ -954,14 +916,6 @@ mod tests {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             self.0.lock().unwrap().push(name.into_owned());
             Ok(())
-        }
-
-        fn write(&self, _bytes: u64) -> std::io::Result<()> {
-            Ok(())
-        }
-
-        fn now(&self) -> i64 {
-            0
         }
     }
 
@@ -973,10 +927,10 @@ mod tests {
         let begin = |name: &str| {
             let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
             let step = staged.publish_steps("async_pending/abc", name, just_link);
-            let Step::Sync { mut own, next, .. } = step.unwrap() else {
+            let Step::Sync { set, next } = step.unwrap() else {
                 panic!("nothing to sync")
             };
-            own().unwrap();
+            disk.sync(&set).unwrap();
             next(&disk).unwrap()
         };
         let end = |step: Step<Published>| {

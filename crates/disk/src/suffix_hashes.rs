@@ -15,9 +15,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use cairn_device::Ground;
 use cairn_formats::pickle::{self, Value};
 use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -29,8 +31,7 @@ use crate::engine::{Hashed, SuffixHash, SuffixHasher};
 use crate::error::{DiskError, LIST};
 use crate::layout::partition_dir;
 use crate::partition_lock::PartitionLock;
-use crate::staged_file::{Reserve, StagedFile, fsync, just_link, open_dir, remove_dir};
-use crate::steps::durable;
+use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir};
 
 const HASHES: &str = "hashes.pkl";
 const INVALID: &str = "hashes.invalid";
@@ -95,13 +96,12 @@ pub(crate) fn note_durably<S: AsRef<str>>(
     let Some(noted) = append_invalid(disk, partition_dir, suffixes)? else {
         return Ok(());
     };
-    durable(disk, 1, || fsync(disk, noted.as_fd()))?;
+    let mut set = disk.sync_set();
+    set.add_log(Arc::new(noted));
     if is_new {
-        let dir = open_dir(disk, partition_dir)
-            .map_err(|errno| DiskError::from_errno("open", partition_dir, errno))?;
-        durable(disk, 1, || fsync(disk, dir.as_fd()))?;
+        set.add_directory_at(disk.root(), partition_dir);
     }
-    Ok(())
+    disk.sync(&set)
 }
 
 /// Notes that a suffix has to be hashed again.

@@ -1,12 +1,11 @@
 //! How many threads, queues and open databases an index may have; and its clock and dice.
 
-use std::any::Any;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cairn_device::{Machine, Syncs};
 use cairn_types::Timestamp;
 
 use crate::held;
@@ -15,40 +14,8 @@ use crate::metadata::MetadataLimits;
 /// Where "now" comes from: handed in, so that a simulator can own it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// What syncing commits alone costs, and who pays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SyncWeight {
-    /// Nobody waits for it: it is best done alone.
-    Unawaited,
-    /// It is like so many syncs of a row's entry.
-    Of(usize),
-}
-
-impl SyncWeight {
-    /// A transaction of hundreds of rows.
-    pub(crate) const ROWS: SyncWeight = SyncWeight::Of(8);
-}
-
-/// Makes commits durable: called with a file of the databases' file system (the first commit's
-/// pending file, or its database's folder), their weight, and a way to sync them alone. Returns
-/// when they are on disk, by that way or by one shared with others. Of two who share a sync that
-/// fails, and of one who comes after it, none may hear that it succeeded: syncing alone, by the
-/// descriptors that were open before, is what tells (`held.rs`).
-pub type CommitSync =
-    Arc<dyn Fn(&File, SyncWeight, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
-
-/// Called with a database's folder before anything is written there. What it gives is held until
-/// the last sync of it.
-pub type HoldSyncs = Arc<dyn Fn(&File) -> io::Result<Arc<dyn Any + Send + Sync>> + Send + Sync>;
-
-/// Syncs a file's content, and with `true` everything that is known of it, by the descriptor given.
-pub type SyncFile = Arc<dyn Fn(&File, bool) -> io::Result<()> + Send + Sync>;
-
 /// Has whoever reads a file next get what is on the disk, and not what the page cache has.
 pub type ReadFromDisk = Arc<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
-
-/// Runs a device's job, now or later.
-pub type Runner = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
 #[derive(Clone)]
 pub struct IndexConfig {
@@ -82,19 +49,12 @@ pub struct IndexConfig {
     /// Commits are not synced: for tests of speed alone.
     pub unsafe_no_sync: bool,
     pub metadata_limits: MetadataLimits,
-    /// Asked for what is pending and for commits of exclusive databases; commits of shared ones are
-    /// synced by SQLite itself.
-    pub commit_sync: CommitSync,
-    pub hold_syncs: HoldSyncs,
-    /// Syncs one file, where commits are synced alone (`commit_sync`).
-    pub sync_file: SyncFile,
     /// Asked for SQLite's log before an exclusive database that has one is opened.
     pub read_from_disk: ReadFromDisk,
     /// Called with a device that has no space left for rows: gives up what was set aside for them.
     pub make_room: Arc<dyn Fn(&Path) + Send + Sync>,
-    /// Takes the jobs that threads would have done, in their order, and runs them on the thread it
-    /// was called on: a simulator's. No thread is started then, and nothing idle is closed.
-    pub runner: Option<Runner>,
+    /// A simulated machine, in place of threads and syncs. One that runs workers closes nothing idle.
+    pub machine: Option<Arc<dyn Machine>>,
     pub clock: Clock,
     /// 128 random bits each call: the ids of databases and the names of temporary files.
     pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
@@ -116,15 +76,9 @@ impl IndexConfig {
             exclusive: false,
             unsafe_no_sync: false,
             metadata_limits: MetadataLimits::default(),
-            commit_sync: Arc::new(|_, _, own| own()),
-            hold_syncs: Arc::new(|_| Ok(Arc::new(()))),
-            sync_file: Arc::new(|file, all| match all {
-                true => file.sync_all(),
-                false => file.sync_data(),
-            }),
             make_room: Arc::new(|_| {}),
             read_from_disk: Arc::new(held::read_from_disk),
-            runner: None,
+            machine: None,
             clock: Arc::new(|| {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 Timestamp::from_unix(since.unwrap_or_default())
@@ -143,6 +97,20 @@ impl IndexConfig {
 
     pub(crate) fn now(&self) -> Timestamp {
         (self.clock)()
+    }
+
+    /// How files are synced here.
+    pub(crate) fn syncs(&self) -> Syncs {
+        Syncs {
+            machine: self.machine.clone(),
+            is_unsafe: self.unsafe_no_sync,
+        }
+    }
+
+    /// Workers are run by a simulator.
+    pub(crate) fn is_simulated(&self) -> bool {
+        let machine = self.machine.as_ref();
+        machine.and_then(|machine| machine.employer()).is_some()
     }
 
     /// A database's id: a version 4 UUID, a dash, and the device it was made on.

@@ -23,8 +23,8 @@ use rusqlite::hooks::Wal;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::config::{IndexConfig, SyncWeight};
-use crate::held::{Held, wal_path};
+use crate::config::IndexConfig;
+use crate::held::{Held, SyncWeight, wal_path};
 use crate::{IndexError, Result, files};
 
 /// Log pages after which a commit also merges the log into the file: often enough to keep reads
@@ -118,6 +118,7 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
     read_log_from_disk(path, config)?;
     // Closing it would end SQLite's locks on the file: it is open for longer than the connection.
     let file = fs::File::open(path).map_err(|error| IndexError::io(path, error))?;
+    let file = held.synced(file);
     let conn = open_existing(path, config)?;
     set_log_stays(&conn, true)?;
     set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
@@ -126,14 +127,16 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
         Ok(false) | Err(IndexError::NoSpace { .. }) => return Ok(()),
         Err(error) => return Err(error),
     }
-    let own = || (config.sync_file)(&file, true);
-    held.sync(&config.commit_sync, &file, SyncWeight::ROWS, &own)
-        .map_err(|error| IndexError::io(path, error))?;
+    held.sync(
+        &held.set_of(&file, true, SyncWeight::ROWS),
+        SyncWeight::ROWS,
+    )
+    .map_err(|error| IndexError::io(path, error))?;
     close(conn, true);
+    drop(file);
     // Its name comes back in a power cut else, perhaps when later pages are in the file.
-    let own = || held.folder.sync(held, true);
-    let folder = &held.folder.file;
-    held.sync(&config.commit_sync, folder, SyncWeight::Of(1), &own)
+    let weight = SyncWeight::Of(1);
+    held.sync(&held.set_of(&held.folder, true, weight), weight)
         .map_err(|error| IndexError::io(path, error))
 }
 

@@ -2,9 +2,13 @@
 //! that it is there whole or not at all.
 
 use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::config::{IndexConfig, SyncWeight};
+use cairn_device::{FileSystem, SyncSet};
+
+use crate::config::IndexConfig;
 use crate::db::{Db, Update, apply_alone, run};
 use crate::migrate::Schema;
 use crate::schema::{self, NewDb};
@@ -24,7 +28,8 @@ impl Db {
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
         let _lock = files::lock_folder(&dir, config.lock_timeout)?;
         let folder = File::open(&dir).map_err(|error| IndexError::io(&dir, error))?;
-        let held = (config.hold_syncs)(&folder).map_err(|error| IndexError::io(&dir, error))?;
+        let file_system = FileSystem::of(folder.as_fd(), &config.syncs())
+            .map_err(|error| IndexError::io(&dir, error))?;
         let temporary = dir.join(format!("{:032x}.tmp", (config.random)()));
         let result = self
             .build(config, new, first, &temporary)
@@ -35,14 +40,13 @@ impl Db {
                         what: path.display().to_string(),
                     });
                 }
-                name_file(config, &dir, &folder)?;
+                name_file(config, &dir, folder, &file_system)?;
                 outcome
             });
         if result.is_err() {
             // Gone already where it was renamed; else a leftover that nobody reads.
             let _ = fs::remove_file(&temporary);
         }
-        drop(held);
         result
     }
 
@@ -79,11 +83,19 @@ impl Db {
 }
 
 /// Makes a name in a folder durable.
-fn name_file(config: &IndexConfig, dir: &Path, folder: &File) -> Result<()> {
-    let own = || folder.sync_all();
+fn name_file(
+    config: &IndexConfig,
+    dir: &Path,
+    folder: File,
+    file_system: &Arc<FileSystem>,
+) -> Result<()> {
     let synced = match config.exclusive {
-        true => (config.commit_sync)(folder, SyncWeight::Of(1), &own),
-        false => own(),
+        true => {
+            let mut set = SyncSet::on(file_system);
+            set.add_directory(Arc::new(OwnedFd::from(folder)));
+            file_system.sync(&set)
+        }
+        false => folder.sync_all(),
     };
     synced.map_err(|error| IndexError::io(dir, error))
 }

@@ -5,6 +5,9 @@
 //! is, after the sync. While that runs the next batch gathers. Readers use connections of their
 //! own and see the last commit.
 
+pub(crate) mod commit;
+mod queue;
+
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,29 +16,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cairn_device::{Committing, Gate};
 use rusqlite::Connection;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
-use crate::gate::Gate;
 use crate::held::{Held, Reading};
 use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
 use crate::schema::NewDb;
-use crate::{
-    DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, drive, pending,
-};
+use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, drive, pending};
+use commit::{Commit, CommitLog};
+pub(crate) use queue::Queue;
 
 /// The right to write, and the connection to do it with.
 pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
 
 /// A reader waits so long for what is pending to be merged; Swift's servers give it 0.1 seconds.
 const READER_PATIENCE: Duration = Duration::from_secs(1);
-
-/// So long a batch waits for more: a fraction of what a sync takes.
-const GATHER_MAX: Duration = Duration::from_micros(100);
 
 /// A database that others open and give up all the while is not waited for.
 const OPEN_ATTEMPTS: usize = 3;
@@ -70,28 +70,10 @@ pub(crate) struct Db {
     writer: parking_lot::Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
     /// Where readers and commits keep each other out: in databases that are not exclusive.
-    pub(crate) gate: Gate,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) logged: Mutex<Logged>,
     /// The log has rows that readers of an exclusive database would not see.
     pub(crate) is_behind: AtomicBool,
-}
-
-#[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) updates: VecDeque<Box<dyn Update>>,
-    /// A thread has been asked to empty it.
-    pub(crate) draining: bool,
-    /// How many updates the last two batches had.
-    last: [usize; 2],
-    /// A thread waits for so many.
-    awaited: Option<usize>,
-}
-
-impl Queue {
-    pub(crate) fn is_gathered(&self) -> bool {
-        self.awaited
-            .is_some_and(|count| self.updates.len() >= count)
-    }
 }
 
 #[derive(Default)]
@@ -134,7 +116,7 @@ impl Db {
             gathered: Condvar::new(),
             writer: parking_lot::Mutex::default(),
             shared: Mutex::default(),
-            gate: Gate::default(),
+            gate: Arc::default(),
             logged: Mutex::default(),
             is_behind: AtomicBool::new(false),
         }
@@ -250,50 +232,32 @@ impl Db {
         }
     }
 
-    /// Waits a moment for as many updates as came lately. Their clients were all told at once and
-    /// come back at about the same time: a sync that begins with the first of them makes the
-    /// others wait for two.
-    pub(crate) fn gather(&self) {
-        let mut queue = lock(&self.queue);
-        let count = queue.last.iter().sum::<usize>() / 2;
-        if queue.updates.len() < count {
-            queue.awaited = Some(count);
-            let gathered = self
-                .gathered
-                .wait_timeout_while(queue, GATHER_MAX, |queue| !queue.is_gathered());
-            queue = gathered.unwrap_or_else(PoisonError::into_inner).0;
-            queue.awaited = None;
+    /// Merges the log. What cannot be merged stays in the file of it until the database is opened again.
+    pub(crate) fn or_say(&self, merge: impl FnOnce() -> Result<()>) {
+        if let Err(error) = merge() {
+            tracing::error!(hash = %self.key.hash.hex(), %error, "a log of rows is not merged");
         }
     }
 
-    /// Makes one transaction of what is queued.
-    pub(crate) fn drain(&self, config: &IndexConfig) {
-        let batch: Vec<_> = {
-            let mut queue = lock(&self.queue);
-            let count = queue.updates.len().min(config.batch_max.max(1));
-            queue.last = [queue.last[1], count];
-            queue.updates.drain(..count).collect()
-        };
-        if catch_unwind(AssertUnwindSafe(|| self.write(config, batch))).is_err() {
+    /// Makes one transaction of what is queued; gives what is still to be synced.
+    pub(crate) fn drain(&self, config: &IndexConfig) -> Vec<Commit> {
+        let mut commits = Vec::new();
+        let batch = lock(&self.queue).take(config.batch_max);
+        let write = AssertUnwindSafe(|| self.write(config, batch, &mut commits));
+        if catch_unwind(write).is_err() {
             // Whoever waited sees the channel closed; the transaction is gone with its connection.
             tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
             self.forget(&mut self.writer.lock());
         }
+        commits
     }
 
-    /// Is there anything to drain? If not, whoever queues the next update asks a thread.
-    pub(crate) fn has_more(&self) -> bool {
-        let mut queue = lock(&self.queue);
-        queue.draining = !queue.updates.is_empty();
-        queue.draining
-    }
-
-    fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>) {
+    fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>, commits: &mut Vec<Commit>) {
         let mut batch = self.with_device(config, batch);
         self.ensure_room(config);
         let mut writer = match self.writer.try_lock() {
             Some(writer) => writer,
-            None => match self.log_beside(config, batch) {
+            None => match self.log_beside(config, batch, commits) {
                 None => return,
                 Some(left) => {
                     batch = left;
@@ -325,11 +289,11 @@ impl Db {
             };
             let Some(conn) = writer.as_ref() else { return };
             let updates = batch.drain(..).collect();
-            let Some(updates) = self.log_rows(config, conn, &opened, updates) else {
+            let Some(updates) = self.log_rows(config, conn, &opened, updates, commits) else {
                 return;
             };
             let failed = match self.settle_log(config, conn, &opened) {
-                Ok(()) => self.transact(config, conn, &opened, updates),
+                Ok(()) => self.transact(config, conn, &opened, updates, commits),
                 Err(error) => Some(self.undone(config, &opened, error, updates)),
             };
             let is_undone = conn.is_autocommit();
@@ -386,9 +350,10 @@ impl Db {
         &self,
         config: &IndexConfig,
         batch: Vec<Box<dyn Update>>,
+        commits: &mut Vec<Commit>,
     ) -> Option<Vec<Box<dyn Update>>> {
         match self.still_open(config) {
-            Ok(Some(opened)) => self.log_rows_beside(config, &opened, batch),
+            Ok(Some(opened)) => self.log_rows_beside(config, &opened, batch, commits),
             // Told by those who may write.
             _ => Some(batch),
         }
@@ -401,14 +366,17 @@ impl Db {
         conn: &Connection,
         opened: &Opened,
         updates: Vec<Box<dyn Update>>,
+        commits: &mut Vec<Commit>,
     ) -> Option<IndexError> {
         let broker = self.broker(config, conn, opened.schema, false);
         let mut outcomes = Vec::with_capacity(updates.len());
         let mut updates = updates;
         let result = run(conn, "BEGIN IMMEDIATE").and_then(|()| {
             apply_all(broker, &mut updates, &mut outcomes)?;
-            let _committing = (!config.exclusive).then(|| self.gate.commit());
-            run(conn, "COMMIT")
+            let committing = (!config.exclusive).then(|| self.gate.commit());
+            let committed = run(conn, "COMMIT");
+            committing.into_iter().for_each(Committing::end);
+            committed
         });
         if let Err(error) = result {
             if !conn.is_autocommit() {
@@ -422,11 +390,10 @@ impl Db {
             .map(|o| o.map_err(|e| e.at(&opened.file)));
         let waiting = updates.into_iter().zip(outcomes);
         if config.exclusive {
-            deferred::push(deferred::Commit {
+            commits.push(Commit {
                 file: opened.file.as_path().into(),
                 held: opened.held.clone(),
-                log: deferred::CommitLog::Wal(opened.log_is_named.clone()),
-                sync: config.commit_sync.clone(),
+                log: CommitLog::Wal(opened.log_is_named.clone()),
                 waiting: waiting.collect(),
             });
         } else {

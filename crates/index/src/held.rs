@@ -11,53 +11,49 @@
 //! anybody gets to see the database again: what the log's checksums still vouch for is what there
 //! is.
 
-use std::any::Any;
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use cairn_types::plant::Plant;
+use cairn_device::{FileSystem, SyncSet, SyncedFile, Trust};
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::config::{CommitSync, IndexConfig, SyncFile, SyncWeight};
+use crate::config::IndexConfig;
 use crate::{IndexError, Result};
 
-/// A file that is synced by one descriptor.
-pub(crate) struct SyncedFile {
-    pub(crate) file: File,
-    /// Of two who sync at once only one is told of an error.
-    turn: Mutex<()>,
+/// The weight of a sync, in syncs of a row's entry; and who pays for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SyncWeight {
+    /// Nobody waits for it: it is best done alone.
+    Unawaited,
+    Of(usize),
 }
 
-impl SyncedFile {
-    pub(crate) fn new(file: File) -> Self {
-        SyncedFile {
-            file,
-            turn: Mutex::default(),
+impl SyncWeight {
+    /// A transaction of hundreds of rows.
+    pub(crate) const ROWS: SyncWeight = SyncWeight::Of(8);
+
+    fn syncs(self) -> usize {
+        match self {
+            SyncWeight::Unawaited => 1,
+            SyncWeight::Of(syncs) => syncs,
         }
     }
-
-    /// Syncs its content; `all`: and everything that is known of it.
-    pub(crate) fn sync(&self, held: &Held, all: bool) -> io::Result<()> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        held.believed()?;
-        (held.sync_file)(&self.file, all).inspect_err(|error| held.fail(error))
-    }
 }
 
-/// What is held of an open database from before the first write to it.
+/// The descriptors of an open database, held from before the first write to it.
 pub(crate) struct Held {
     file: Box<Path>,
-    pub(crate) folder: SyncedFile,
+    pub(crate) file_system: Arc<FileSystem>,
+    pub(crate) trust: Arc<Trust>,
+    pub(crate) folder: Arc<SyncedFile>,
     /// SQLite's own log: of an exclusive database.
-    wal: OnceLock<SyncedFile>,
-    has_failed: AtomicBool,
-    sync_file: SyncFile,
+    wal: OnceLock<Arc<SyncedFile>>,
     readers: Arc<()>,
-    _syncs: Arc<dyn Any + Send + Sync>,
 }
 
 /// Somebody reads a database by a connection of its own.
@@ -69,14 +65,14 @@ impl Held {
     /// For the database at `file`.
     pub(crate) fn begin(file: &Path, config: &IndexConfig) -> Result<Arc<Self>> {
         let dir = file.parent().unwrap_or(file);
+        let trust = Arc::new(Trust::new(file));
         let held = File::open(dir).and_then(|folder| {
             Ok(Held {
                 file: file.into(),
-                _syncs: (config.hold_syncs)(&folder)?,
-                folder: SyncedFile::new(folder),
+                file_system: FileSystem::of(folder.as_fd(), &config.syncs())?,
+                folder: Arc::new(SyncedFile::new(folder, &trust)),
+                trust,
                 wal: OnceLock::new(),
-                has_failed: AtomicBool::new(false),
-                sync_file: config.sync_file.clone(),
                 readers: Arc::default(),
             })
         });
@@ -89,56 +85,64 @@ impl Held {
         let path = wal_path(&self.file);
         let file = File::open(&path).map_err(|error| IndexError::io(&path, error))?;
         // Held once: by who opened the database.
-        let _ = self.wal.set(SyncedFile::new(file));
+        let _ = self.wal.set(self.synced(file));
         Ok(())
     }
 
-    /// Syncs SQLite's log, and, once, its name.
-    pub(crate) fn sync_wal(&self, is_named: &AtomicBool) -> io::Result<()> {
+    /// A file of the database that is synced by this descriptor.
+    pub(crate) fn synced(&self, file: File) -> Arc<SyncedFile> {
+        Arc::new(SyncedFile::new(file, &self.trust))
+    }
+
+    /// A file of the database, to be synced with everything that is known of it if it `is_whole`.
+    pub(crate) fn set_of(
+        &self,
+        file: &Arc<SyncedFile>,
+        is_whole: bool,
+        weight: SyncWeight,
+    ) -> SyncSet {
+        let mut set = SyncSet::on(&self.file_system);
+        set.add_database(file.clone(), is_whole, weight.syncs());
+        set
+    }
+
+    /// SQLite's log, and, once, its name.
+    pub(crate) fn wal_set(&self, is_named: &AtomicBool, weight: SyncWeight) -> SyncSet {
+        let mut set = SyncSet::on(&self.file_system);
         if let Some(wal) = self.wal.get() {
-            wal.sync(self, false)?;
+            set.add_database(wal.clone(), false, weight.syncs());
         }
         if !is_named.load(Ordering::Acquire) {
-            self.folder.sync(self, true)?;
+            set.add_database(self.folder.clone(), true, 1);
         }
-        Ok(())
+        set
     }
 
-    /// Syncs by `own`, or together with others.
-    pub(crate) fn sync(
-        &self,
-        sync: &CommitSync,
-        on: &File,
-        weight: SyncWeight,
-        own: &dyn Fn() -> io::Result<()>,
-    ) -> io::Result<()> {
-        sync(on, weight, own).inspect_err(|error| self.fail(error))?;
+    /// Syncs here and now: with whoever else syncs, or alone where nobody waits for it.
+    pub(crate) fn sync(&self, set: &SyncSet, weight: SyncWeight) -> io::Result<()> {
+        let synced = match weight {
+            SyncWeight::Unawaited => self.file_system.sync_unawaited(set),
+            SyncWeight::Of(_) => self.file_system.sync(set),
+        };
+        synced.inspect_err(|error| self.fail(error))?;
         self.believed()
     }
 
     pub(crate) fn fail(&self, error: &io::Error) {
-        if !self.has_failed.swap(true, Ordering::AcqRel) {
-            tracing::error!(
-                path = %self.file.display(), %error,
-                "a sync failed: nothing of the database is believed before it is read from the disk"
-            );
-        }
+        self.trust.fail(error);
     }
 
     /// As after a sync that failed: for errors of SQLite, which syncs, too.
     pub(crate) fn distrust(&self) {
-        self.has_failed.store(true, Ordering::Release);
+        self.trust.end();
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Acquire) && !Plant::FailedSyncBelieved.is_on()
+        self.trust.has_failed()
     }
 
     pub(crate) fn believed(&self) -> io::Result<()> {
-        match self.has_failed() {
-            true => Err(Errno::IO.into()),
-            false => Ok(()),
-        }
+        self.trust.believed()
     }
 
     pub(crate) fn reading(&self) -> Reading {

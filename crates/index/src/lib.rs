@@ -8,7 +8,7 @@
 //!
 //! Layer 1: synchronous, on its own threads, a few per device with bounded queues. No tokio;
 //! answers come through `futures_channel::oneshot`, so callers may await them anywhere. Depends
-//! on `cairn-types` and `cairn-formats`.
+//! on `cairn-types`, `cairn-formats` and `cairn-device`.
 
 pub mod account;
 mod audit;
@@ -19,12 +19,10 @@ pub mod container;
 pub mod content_type;
 mod create;
 mod db;
-mod deferred;
 mod device;
 mod drive;
 mod error;
 mod files;
-mod gate;
 mod handle;
 mod held;
 pub mod inspect;
@@ -43,9 +41,7 @@ pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{
-    Clock, CommitSync, HoldSyncs, IndexConfig, ReadFromDisk, Runner, SyncFile, SyncWeight,
-};
+pub use config::{Clock, IndexConfig, ReadFromDisk};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
     RowsQuery,

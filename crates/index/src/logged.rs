@@ -17,9 +17,10 @@ use std::time::Instant;
 use cairn_types::Timestamp;
 use rusqlite::Connection;
 
-use crate::config::{IndexConfig, SyncWeight};
+use crate::config::IndexConfig;
+use crate::db::commit::{self, Commit};
 use crate::db::{Db, Opened, Update};
-use crate::deferred::{self, Commit};
+use crate::held::SyncWeight;
 use crate::pending::{self, Log};
 use crate::{IndexError, ObjectRow, Result};
 
@@ -80,6 +81,7 @@ impl Db {
         conn: &Connection,
         opened: &Opened,
         mut updates: Updates,
+        commits: &mut Vec<Commit>,
     ) -> Option<Updates> {
         if !opened.schema.known_triggers || !are_rows(&mut updates) {
             return Some(updates);
@@ -90,7 +92,7 @@ impl Db {
         }
         let text = entries(&mut updates);
         match self.append(config, conn, opened, &mut logged, &text) {
-            Ok(true) => self.commit_logged(config, opened, &mut logged, updates),
+            Ok(true) => self.commit_logged(opened, &mut logged, updates, commits),
             Ok(false) => Some(updates),
             Err(error) => {
                 tracing::warn!(path = %opened.file.display(), %error, "a row was not logged");
@@ -109,6 +111,7 @@ impl Db {
         config: &IndexConfig,
         opened: &Opened,
         mut updates: Updates,
+        commits: &mut Vec<Commit>,
     ) -> Option<Updates> {
         if !config.exclusive || !opened.schema.known_triggers || !are_rows(&mut updates) {
             return Some(updates);
@@ -124,16 +127,16 @@ impl Db {
             return Some(updates);
         }
         logged.last_rows = Some(config.now());
-        self.commit_logged(config, opened, &mut logged, updates)
+        self.commit_logged(opened, &mut logged, updates, commits)
     }
 
     /// The updates are entries of the log now: those who wait for them hear of its sync.
     fn commit_logged(
         &self,
-        config: &IndexConfig,
         opened: &Opened,
         logged: &mut Logged,
         mut updates: Updates,
+        commits: &mut Vec<Commit>,
     ) -> Option<Updates> {
         let log = logged.log.as_mut()?;
         for update in &mut updates {
@@ -142,11 +145,10 @@ impl Db {
             }
         }
         self.is_behind.store(true, Ordering::Release);
-        deferred::push(Commit {
+        commits.push(Commit {
             file: opened.file.as_path().into(),
             held: Arc::clone(&opened.held),
             log: log.to_sync(),
-            sync: config.commit_sync.clone(),
             waiting: updates.into_iter().map(|update| (update, Ok(()))).collect(),
         });
         None
@@ -210,11 +212,11 @@ impl Db {
         } else if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
             self.merge(config, conn, opened, log.take_rows())?;
             let (weight, is_named) = (SyncWeight::ROWS, &opened.log_is_named);
-            deferred::sync_now(config, &opened.held, weight, is_named)
+            commit::sync_now(&opened.held, weight, is_named)
                 .map_err(|error| IndexError::io(&opened.file, error))?;
         }
         if let Some(log) = &mut logged.log {
-            log.clear(config)?;
+            log.clear()?;
         }
         self.is_behind.store(false, Ordering::Release);
         Ok(())
@@ -294,9 +296,9 @@ impl Db {
         self.merge(config, conn, opened, rows)?;
         self.set_shown();
         let (weight, is_named) = (SyncWeight::Unawaited, &opened.log_is_named);
-        deferred::sync_now(config, &opened.held, weight, is_named)
+        commit::sync_now(&opened.held, weight, is_named)
             .map_err(|error| IndexError::io(&opened.file, error))?;
-        merged.clear(config, SyncWeight::Unawaited)?;
+        merged.clear(SyncWeight::Unawaited)?;
         if let Some(log) = &mut self.logged().log {
             log.full_is_clear();
         }

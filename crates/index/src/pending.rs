@@ -14,17 +14,19 @@ mod log;
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use cairn_device::{Committing, Gate};
+
 use crate::broker::Broker;
-use crate::config::SyncWeight;
 use crate::container::batch;
 use crate::container::epoch_of;
+use crate::db::commit;
 use crate::files::{self, is_missing};
-use crate::gate::Gate;
-use crate::held::Held;
-use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result, deferred};
+use crate::held::{Held, SyncWeight};
+use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
 pub(crate) use log::{Log, entries};
 
@@ -40,7 +42,7 @@ pub(crate) fn merge_pending(
     broker: Broker<'_>,
     db_file: &Path,
     held: &Held,
-    gate: &Gate,
+    gate: &Arc<Gate>,
     ours: Option<(&[u8], &[ObjectRow])>,
 ) -> Result<()> {
     let path = pending_path(db_file);
@@ -81,7 +83,7 @@ fn merge_file(
     broker: Broker<'_>,
     db_file: &Path,
     held: &Held,
-    gate: Option<&Gate>,
+    gate: Option<&Arc<Gate>>,
     ours: Option<(&[u8], &[ObjectRow])>,
 ) -> Result<()> {
     let path = pending_path(db_file);
@@ -96,7 +98,7 @@ fn merge_file(
     if broker.config.exclusive {
         // The rows must not go from here before they are on disk there.
         let is_named = AtomicBool::new(false);
-        deferred::sync_now(broker.config, held, SyncWeight::ROWS, &is_named)
+        commit::sync_now(held, SyncWeight::ROWS, &is_named)
             .map_err(|error| IndexError::io(db_file, error))?;
     }
     Ok(())
@@ -109,13 +111,15 @@ pub(crate) fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()>
 
 fn in_transaction(
     broker: Broker<'_>,
-    gate: Option<&Gate>,
+    gate: Option<&Arc<Gate>>,
     merge: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     broker.conn.execute_batch("BEGIN IMMEDIATE")?;
     let merged = merge().and_then(|()| {
-        let _committing = gate.map(Gate::commit);
-        Ok(broker.conn.execute_batch("COMMIT")?)
+        let committing = gate.map(Gate::commit);
+        let committed = broker.conn.execute_batch("COMMIT");
+        committing.into_iter().for_each(Committing::end);
+        Ok(committed?)
     });
     if merged.is_err() && !broker.conn.is_autocommit() {
         broker.conn.execute_batch("ROLLBACK")?;

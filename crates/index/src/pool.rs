@@ -1,6 +1,8 @@
 //! The pool: which databases are open, on which device's threads they are worked on, and when
 //! they are closed.
 
+mod drain;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,15 +11,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use cairn_device::{Class, Job, Refused};
 use cairn_types::HashPath;
 use futures_channel::oneshot;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, Update};
-use crate::device::{Device, Job, Lane};
+use crate::device::{Alone, Device};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
-use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, deferred, files};
+use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
+use drain::Drain;
 
 /// Entries stay in the log of a busy database for this many times `idle_close`.
 const MERGE_AFTER: u32 = 6;
@@ -29,8 +33,8 @@ pub struct IndexPool {
     stop: Arc<(Mutex<bool>, Condvar)>,
 }
 
-struct Inner {
-    config: IndexConfig,
+pub(crate) struct Inner {
+    pub(crate) config: IndexConfig,
     devices: Mutex<HashMap<Arc<str>, Arc<Device>>>,
     open: Mutex<HashMap<DbKey, Arc<Db>>>,
     closed: AtomicBool,
@@ -49,7 +53,7 @@ impl IndexPool {
             closed: AtomicBool::new(false),
         });
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let janitor = inner.config.runner.is_none().then(|| {
+        let janitor = (!inner.config.is_simulated()).then(|| {
             let (inner, stop) = (Arc::downgrade(&inner), Arc::clone(&stop));
             thread::Builder::new()
                 .name("index-idle".into())
@@ -161,7 +165,8 @@ impl IndexPool {
         f: impl FnOnce(&IndexConfig, &Db) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let lane = Arc::clone(&self.inner.device(key)?.write);
-        self.submit_to(&lane, key, check, move |inner, db| {
+        let push = |job| lane.push(Class::Client, Alone::new(job));
+        self.submit_to(lane.name(), push, key, check, move |inner, db| {
             let result = f(&inner.config, db);
             if !db.is_open() {
                 inner.forget(db);
@@ -177,12 +182,14 @@ impl IndexPool {
         f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let lane = Arc::clone(&self.inner.device(key)?.read);
-        self.submit_to(&lane, key, check, f)
+        let push = |job| lane.push(Class::Client, job);
+        self.submit_to(lane.name(), push, key, check, f)
     }
 
     fn submit_to<T: Send + 'static>(
         &self,
-        lane: &Arc<Lane>,
+        lane: &str,
+        push: impl FnOnce(Job) -> std::result::Result<(), Refused>,
         key: &DbKey,
         check: DriveCheck,
         f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
@@ -203,10 +210,9 @@ impl IndexPool {
             // Nobody waits any more: the answer is not needed.
             let _ = tell.send(result);
         });
-        if lane.push(job) {
-            Ok(told)
-        } else {
-            Err(self.inner.refused(lane.name()))
+        match push(job) {
+            Ok(()) => Ok(told),
+            Err(_) => Err(self.inner.refused(lane)),
         }
     }
 
@@ -227,22 +233,9 @@ impl IndexPool {
                 return Ok(());
             }
         }
-        let job = drain_job(
-            Arc::clone(&self.inner),
-            Arc::clone(&device),
-            Arc::clone(&db),
-        );
-        if device.write.push(job) {
-            return Ok(());
-        }
-        let refused = {
-            let mut queue = lock(&db.queue);
-            queue.draining = false;
-            std::mem::take(&mut queue.updates)
-        };
-        for update in refused {
-            update.finish(Err(self.inner.refused(device.write.name())));
-        }
+        // Refused, it tells those who wait.
+        let drain = Drain::new(Arc::clone(&self.inner), Arc::clone(&device), db);
+        let _ = device.write.push(Class::Client, drain);
         Ok(())
     }
 
@@ -324,39 +317,8 @@ impl Drop for IndexPool {
     }
 }
 
-/// What is queued by the time of its commit's sync is the next one's: a database has one at a time.
-fn drain_job(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Job {
-    Box::new(move || {
-        if deferred::is_alone() {
-            db.gather();
-        }
-        db.drain(&inner.config);
-        if db.is_half_full() {
-            let (inner, db) = (Arc::clone(&inner), Arc::clone(&db));
-            let merge = move || merge_or_say(&db, || db.merge_half(&inner.config));
-            device.merge.push_rest(Box::new(merge));
-        }
-        deferred::then(Box::new(move || {
-            if db.has_more() {
-                let write = Arc::clone(&device.write);
-                write.push_rest(drain_job(inner, device, db));
-            } else if !db.is_open() {
-                inner.forget(&db);
-            }
-        }));
-    })
-}
-
-/// Merges a database's log. What cannot be merged stays in the file of it until the database
-/// is opened again.
-fn merge_or_say(db: &Db, merge: impl FnOnce() -> Result<()>) {
-    if let Err(error) = merge() {
-        tracing::error!(hash = %db.key.hash.hex(), %error, "a log of rows is not merged");
-    }
-}
-
 impl Inner {
-    fn refused(&self, what: &str) -> IndexError {
+    pub(crate) fn refused(&self, what: &str) -> IndexError {
         if self.closed.load(Ordering::SeqCst) {
             IndexError::Closed
         } else {
@@ -406,7 +368,7 @@ impl Inner {
     }
 
     /// Forgets a database that turned out not to exist.
-    fn forget(&self, db: &Arc<Db>) {
+    pub(crate) fn forget(&self, db: &Arc<Db>) {
         let mut open = lock(&self.open);
         if Arc::strong_count(db) == 2 && lock(&db.queue).updates.is_empty() {
             open.remove(&db.key);
@@ -416,13 +378,15 @@ impl Inner {
     /// Closing syncs: that is work for the device's own threads.
     fn close_on_its_device(&self, db: Arc<Db>) {
         match self.device(&db.key) {
-            Ok(device) => device.write.push_rest(Box::new(move || drop(db))),
+            Ok(device) => device
+                .write
+                .push_rest(Alone::new(Box::new(move || drop(db)))),
             Err(_) => drop(db),
         }
     }
 
     fn merge_log(&self, db: &Db, close: bool) {
-        merge_or_say(db, || db.merge_log(&self.config, close));
+        db.or_say(|| db.merge_log(&self.config, close));
     }
 
     /// Has logs merged that have waited for long, and those of idle databases closed. A database
@@ -444,7 +408,7 @@ impl Inner {
             };
             let inner = Arc::clone(self);
             let job = Box::new(move || inner.merge_log(&db, is_idle));
-            device.write.push_rest(job);
+            device.write.push_rest(Alone::new(job));
         }
     }
 

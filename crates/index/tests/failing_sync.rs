@@ -8,12 +8,14 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
+use cairn_device::Machine;
 use cairn_index::{ContainerDb, IndexConfig, IndexError, ListCursor, ListEntry, ListQuery};
 use cairn_types::Timestamp;
 use support::{Index, block_on, index_with, new_container, object};
@@ -22,7 +24,7 @@ const PAGE: usize = 4096;
 
 /// What is on a disk of a database's files that are synced here, and what of them the page cache
 /// alone has.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Disk {
     files: Mutex<BTreeMap<PathBuf, OnDisk>>,
     names: Mutex<BTreeMap<PathBuf, Names>>,
@@ -30,7 +32,7 @@ struct Disk {
     reads: AtomicUsize,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct OnDisk {
     inode: u64,
     content: Vec<u8>,
@@ -42,7 +44,7 @@ struct OnDisk {
 
 /// Files in a folder by their inodes, on a file system without a journal: a folder is written when
 /// it has changed since it was written last, or since that failed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Names {
     /// Time of the last change that was written, or was to be.
     written: Option<SystemTime>,
@@ -77,11 +79,10 @@ fn with_end(file: &Path, end: &str) -> PathBuf {
     path.into()
 }
 
-impl Disk {
+impl Machine for Disk {
     /// Syncs one file. As the kernel's: where that fails, pages of the others may be lost with its
     /// own, and the next sync of each of those fails, once.
-    fn sync(&self, file: &fs::File) -> io::Result<()> {
-        use std::os::fd::AsRawFd;
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let synced = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         if synced.is_dir() {
             let fails = self.fails.swap(false, Ordering::SeqCst);
@@ -121,7 +122,9 @@ impl Disk {
             false => Ok(()),
         }
     }
+}
 
+impl Disk {
     fn sync_names(&self, folder: &Path, fails: bool) -> io::Result<()> {
         let mut names = self.names.lock().unwrap();
         let names = names.entry(folder.to_owned()).or_default();
@@ -177,11 +180,11 @@ struct Failing {
 
 fn failing(change: impl FnOnce(&mut IndexConfig)) -> Failing {
     let disk = Arc::new(Disk::default());
-    let (syncs, reads) = (disk.clone(), disk.clone());
+    let (machine, reads) = (disk.clone(), disk.clone());
     let index = index_with(|config| {
         config.exclusive = true;
         config.idle_close = Duration::from_secs(3600);
-        config.sync_file = Arc::new(move |file, _| syncs.sync(file));
+        config.machine = Some(machine);
         config.read_from_disk = Arc::new(move |path| reads.read_from_disk(path));
         change(config);
     });
@@ -308,11 +311,11 @@ fn a_log_that_a_killed_process_left_is_read_from_disk() {
     first.index.pool.close_all();
     let wal = with_end(&db.key().file(&devices), "-wal");
     assert!(wal.exists(), "merged from the page cache");
-    let (syncs, reads) = (disk.clone(), disk.clone());
+    let reads = disk.clone();
     let mut config = IndexConfig::new(&devices);
     config.exclusive = true;
     apart(&mut config);
-    config.sync_file = Arc::new(move |file, _| syncs.sync(file));
+    config.machine = Some(disk.clone());
     config.read_from_disk = Arc::new(move |path| reads.read_from_disk(path));
     let pool = cairn_index::IndexPool::new(config);
     let again = pool.container_by_key(db.key().clone());
@@ -386,11 +389,32 @@ fn refused_until_it_can_be_read_from_disk() {
     put(&db, "more").unwrap();
 }
 
+/// A disk that says of some syncs that they failed.
+#[derive(Debug)]
+struct Lying {
+    machine: Arc<dyn Machine>,
+    seed: u32,
+    count: AtomicUsize,
+}
+
+impl Machine for Lying {
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let number = self.count.fetch_add(1, Ordering::SeqCst) as u32;
+        let synced = self.machine.sync(file);
+        // All is on disk, and the error says otherwise.
+        let salt = 2_654_435_761 + self.seed;
+        let fails = number > 3 && number.wrapping_mul(salt) >> 29 == 0;
+        match fails {
+            true => Err(io::Error::from_raw_os_error(5)),
+            false => synced,
+        }
+    }
+}
+
 /// Many rows of many writers, and one sync in a few fails.
 #[test]
 fn whatever_fails_what_was_acknowledged_is_on_disk() {
     for seed in 0..6_u32 {
-        let count = AtomicUsize::new(0);
         let failing = failing(|config| {
             config.pending_bytes = 2048;
             match seed % 3 {
@@ -398,16 +422,13 @@ fn whatever_fails_what_was_acknowledged_is_on_disk() {
                 1 => apart(config),
                 _ => {}
             }
-            let sync = config.sync_file.clone();
-            config.sync_file = Arc::new(move |file, all| {
-                let number = count.fetch_add(1, Ordering::SeqCst) as u32;
-                let synced = sync(file, all);
-                // All is on disk, and the error says otherwise.
-                let fails = number > 3 && number.wrapping_mul(2_654_435_761 + seed) >> 29 == 0;
-                match fails {
-                    true => Err(io::Error::from_raw_os_error(5)),
-                    false => synced,
-                }
+            config.machine = config.machine.take().map(|machine| {
+                let count = AtomicUsize::new(0);
+                Arc::new(Lying {
+                    machine,
+                    seed,
+                    count,
+                }) as Arc<dyn Machine>
             });
         });
         let db = failing.index.container("c");

@@ -5,12 +5,15 @@
 mod support;
 
 use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_index::{ContainerDb, IndexConfig, ListCursor, ListEntry, ListQuery, SyncWeight};
+use cairn_device::Machine;
+use cairn_index::{ContainerDb, IndexConfig, ListCursor, ListEntry, ListQuery};
 use support::{Index, block_on, index_with, new_container, object};
 
 /// All rows come at once for this clock; nothing is closed by itself.
@@ -177,81 +180,115 @@ fn rows_that_come_beside_a_merge_are_seen() {
     }
 }
 
+/// Whether a sync is one of SQLite's log.
+fn is_of_wal(file: BorrowedFd<'_>) -> bool {
+    let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    path.to_string_lossy().ends_with("-wal")
+}
+
+fn sync(file: BorrowedFd<'_>) -> io::Result<()> {
+    file.try_clone_to_owned()
+        .and_then(|file| fs::File::from(file).sync_all())
+}
+
+/// Copies a database as a power cut leaves it just before SQLite's log is synced for the first time.
+#[derive(Debug, Default)]
+struct Cutting {
+    /// Copied from and to.
+    place: Mutex<Option<(PathBuf, PathBuf)>>,
+    /// Bytes of the log that were synced.
+    on_disk: AtomicU64,
+    acknowledged: AtomicUsize,
+    /// Rows acknowledged at that moment.
+    found: AtomicUsize,
+}
+
+impl Machine for Cutting {
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let asked = self.place.lock().unwrap().clone();
+        let Some((from, to)) = asked.filter(|_| is_of_wal(file)) else {
+            return sync(file);
+        };
+        let log = fs::metadata(from.with_extension("db-wal")).map_or(0, |meta| meta.len());
+        let kept = self.on_disk.load(Ordering::SeqCst);
+        if log > kept && self.found.load(Ordering::SeqCst) == 0 {
+            let seen = self.acknowledged.load(Ordering::SeqCst);
+            self.found.store(seen, Ordering::SeqCst);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            for end in ["db", "db-wal", "db.pending"] {
+                fs::copy(from.with_extension(end), to.with_extension(end)).unwrap();
+            }
+            let wal = fs::OpenOptions::new()
+                .write(true)
+                .open(to.with_extension("db-wal"));
+            wal.unwrap().set_len(kept).unwrap();
+        }
+        sync(file)?;
+        self.on_disk.store(log, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
 /// As a power cut leaves it just before what was merged of the log is synced: of SQLite's own log
 /// there is what was synced before.
 #[test]
 fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
     let cut = index_with(busy(true));
-    let place: Arc<Mutex<Option<(PathBuf, PathBuf)>>> = Arc::default();
-    let (asked, acknowledged) = (Arc::clone(&place), Arc::new(AtomicUsize::new(0)));
-    let (seen, on_disk) = (Arc::clone(&acknowledged), AtomicU64::new(0));
-    let found = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&found);
+    let cutting = Arc::new(Cutting::default());
+    let machine = cutting.clone();
     let index = index_with(|config| {
         busy(true)(config);
-        config.commit_sync = Arc::new(move |_, weight, own| {
-            let asked = asked.lock().unwrap().clone();
-            let Some((from, to)) = asked else {
-                return own();
-            };
-            let log = || fs::metadata(from.with_extension("db-wal")).map_or(0, |meta| meta.len());
-            let before = log();
-            let kept = on_disk.load(Ordering::SeqCst);
-            // Not that of an entry.
-            if weight != SyncWeight::Of(1) && before > kept && told.load(Ordering::SeqCst) == 0 {
-                told.store(seen.load(Ordering::SeqCst), Ordering::SeqCst);
-                fs::create_dir_all(to.parent().unwrap()).unwrap();
-                for end in ["db", "db-wal", "db.pending"] {
-                    fs::copy(from.with_extension(end), to.with_extension(end)).unwrap();
-                }
-                let wal = fs::OpenOptions::new()
-                    .write(true)
-                    .open(to.with_extension("db-wal"));
-                wal.unwrap().set_len(kept).unwrap();
-            }
-            own()?;
-            if weight != SyncWeight::Of(1) {
-                on_disk.store(before, Ordering::SeqCst);
-            }
-            Ok(())
-        });
+        config.machine = Some(machine);
     });
     let db = with_rows(&index, 1);
     let file = |index: &Index| db.key().file(index.dir.path());
-    *place.lock().unwrap() = Some((file(&index), file(&cut)));
+    *cutting.place.lock().unwrap() = Some((file(&index), file(&cut)));
+    let acknowledged = &cutting.acknowledged;
     // Of the row that made the database and that which was not logged.
     acknowledged.store(1, Ordering::SeqCst);
     for n in 0..1000 {
         block_on(db.merge_items(None, vec![object(&format!("n{n}"), 1, 1)])).unwrap();
         acknowledged.fetch_add(1, Ordering::SeqCst);
     }
-    let least = found.load(Ordering::SeqCst);
+    let least = cutting.found.load(Ordering::SeqCst);
     assert!(least > 100, "a half was merged after {least}");
     assert!(listed(&cut.container("c")).len() >= least - 1);
+}
+
+/// Panics in the first merge's sync.
+#[derive(Debug, Default)]
+struct Panicking {
+    is_begun: AtomicBool,
+    merges: AtomicUsize,
+}
+
+impl Machine for Panicking {
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let is_merge = self.is_begun.load(Ordering::SeqCst) && is_of_wal(file);
+        assert!(
+            !is_merge || self.merges.fetch_add(1, Ordering::SeqCst) > 0,
+            "planted"
+        );
+        sync(file)
+    }
 }
 
 /// Whatever goes wrong in a merge, what was acknowledged is in the log's file and is found there.
 #[test]
 fn a_panic_in_a_merge_loses_no_row() {
-    let panics = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&panics);
+    let panicking = Arc::new(Panicking::default());
+    let machine = panicking.clone();
     let index = index_with(|config| {
         busy(true)(config);
-        config.commit_sync = Arc::new(move |_, weight, own| {
-            let is_merge = weight == SyncWeight::Unawaited;
-            assert!(
-                !is_merge || counted.fetch_add(1, Ordering::SeqCst) > 0,
-                "planted"
-            );
-            own()
-        });
+        config.machine = Some(machine);
     });
     let db = with_rows(&index, 1);
+    panicking.is_begun.store(true, Ordering::SeqCst);
     for n in 0..1000 {
         block_on(db.merge_items(None, vec![object(&format!("n{n}"), 1, 1)])).unwrap();
     }
     assert!(
-        panics.load(Ordering::SeqCst) > 1,
+        panicking.merges.load(Ordering::SeqCst) > 1,
         "no merge after the panic"
     );
     assert_eq!(listed(&db).len(), 1 + 1000);

@@ -1,15 +1,13 @@
 //! Disks and databases as servers and daemons of this process share them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cairn_disk::group_sync::GroupSync;
 use cairn_disk::{Devices, DevicesConfig, Engine, Engines, FallocateReserve};
 use cairn_formats::ini::Section;
-use cairn_index::{IndexConfig, IndexPool, SyncWeight};
+use cairn_index::{IndexConfig, IndexPool};
 
 use crate::backends;
 use crate::cluster::Cluster;
@@ -244,19 +242,6 @@ impl Storage {
             config.unsafe_no_sync = unsafe_no_fsync;
             // A device without room set aside has none to give up.
             config.make_room = Arc::new(|device| drop(cairn_disk::room::spend(device)));
-            // Rows and objects on one file system share their syncs.
-            if unsafe_no_fsync {
-                config.commit_sync = Arc::new(|_, _, _| Ok(()));
-            } else {
-                config.hold_syncs = Arc::new(|folder| Ok(GroupSync::of(folder.as_fd())?));
-                config.commit_sync = Arc::new(|on, weight, own| {
-                    let group = GroupSync::of(on.as_fd())?;
-                    match weight {
-                        SyncWeight::Unawaited => group.sync_unawaited(1, own),
-                        SyncWeight::Of(syncs) => group.sync(syncs, own),
-                    }
-                });
-            }
             IndexPool::new(config)
         };
         Ok(pool.get_or_insert_with(make).clone())

@@ -15,7 +15,6 @@ use cairn_daemons::{
 };
 use cairn_disk::{
     Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
-    machine::Machine,
 };
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler, SwiftInfo};
@@ -244,6 +243,7 @@ impl Cluster {
         };
         let left = ended.life.bury().context("a node is buried alive")?;
         // Its files are closed now: they are about to be replaced.
+        ended.parts.devices.shutdown();
         ended.pool.close_all();
         Ok(change(left).write(&ended.life.device)?)
     }
@@ -256,6 +256,7 @@ impl Cluster {
         {
             node.life.alive.store(false, Ordering::Relaxed);
             drop(node.life.bury());
+            node.parts.devices.shutdown();
             node.pool.close_all();
         }
         self.wires.end();
@@ -275,8 +276,7 @@ impl Cluster {
     }
 
     fn make_node(&self, life: &Arc<Life>) -> Result<Node> {
-        let node = life.node;
-        let root = self.root.join(format!("n{node}"));
+        let (node, root) = (life.node, self.root.join(format!("n{}", life.node)));
         let clock = self.clock(node);
         let (policies, hash_path) = (self.policies.clone(), hash_path());
         let backends = self.backends(node, life.alive.clone());
@@ -285,7 +285,7 @@ impl Cluster {
             mount_check: false,
             fallocate_reserve: FallocateReserve::Bytes(0),
             disable_fallocate: true,
-            machine: Some(Arc::new(OfLife(life.clone())) as Arc<dyn Machine>),
+            machine: Some(Arc::new(OfLife(life.clone()))),
             ..DevicesConfig::new(&root)
         });
         let pool = IndexPool::new(self.index_config(life, &root));
@@ -397,7 +397,12 @@ impl Cluster {
                 },
             ),
             handlers: vec![
-                ObjectServer::new(object, fresh_engines(&policies), devices, backends.clone()),
+                ObjectServer::new(
+                    object,
+                    fresh_engines(&policies),
+                    devices.clone(),
+                    backends.clone(),
+                ),
                 ContainerServer::new(container, pool.clone(), backends),
                 AccountServer::new(account, pool.clone()),
             ],
@@ -413,11 +418,7 @@ impl Cluster {
         // A few rows, so that crashes meet all that becomes of a full one.
         config.pending_bytes = 2048;
         config.lock_timeout = Duration::from_millis(200);
-        let runner = life.clone();
-        config.runner = Some(Arc::new(move |job| runner.queue(job)));
-        let syncer = life.clone();
-        // What SQLite would sync itself is in `disk`'s hands.
-        config.commit_sync = Arc::new(move |synced, _, _| syncer.commit(synced));
+        config.machine = Some(Arc::new(OfLife(life.clone())));
         let reader = life.clone();
         config.read_from_disk = Arc::new(move |path| reader.read_from_disk(path));
         let (shared, node) = (self.shared.clone(), life.node);

@@ -13,9 +13,9 @@
 //! durably is trusted too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn is_of(part: usize, name: &str) -> bool {
 /// A disk's content after a crash.
 pub(crate) struct Image(BTreeMap<String, Entry>);
 
-fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
@@ -160,6 +160,12 @@ fn renamed<'a>(
     renamed
 }
 
+/// Whether a path is that of a database's file or folder, on this device.
+pub(crate) fn is_of_databases(device: &Path, path: &Path) -> bool {
+    let below = path.strip_prefix(device);
+    below.is_ok_and(|below| DATABASES.iter().any(|name| below.starts_with(name)))
+}
+
 fn is_database(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == "db")
 }
@@ -178,27 +184,34 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes a sync of the database in this folder, or of its own file, or of this pending file.
-    pub(crate) fn commit(&mut self, synced: &File) -> io::Result<()> {
-        let place = fs::read_link(path_of(synced.as_fd()))?;
-        let folder = place.parent().unwrap_or(&place);
-        match synced.metadata()?.is_dir() {
-            true => self.note_part(&place, 0),
-            false if is_database(&place) => self.note_part(folder, 0),
-            false => self.note_part(folder, 1),
+    /// Notes a sync of a database's own file or SQLite's log, of its pending file, or of its folder, where
+    /// a new database gets its name.
+    pub(crate) fn sync_database(&mut self, synced: BorrowedFd<'_>) -> io::Result<()> {
+        let place = fs::read_link(path_of(synced))?;
+        if place.is_dir() {
+            let is_known = |noted: &[Option<Synced>; 2]| noted[0].is_some();
+            return match self.databases.get(&place).is_some_and(is_known) {
+                true => Ok(()),
+                false => self.note_part(&place, 0),
+            };
         }
+        let folder = place.parent().unwrap_or(&place);
+        let is_pending = is_of(1, &place.to_string_lossy());
+        self.note_part(folder, usize::from(is_pending))
     }
 
     /// Notes that such a sync has failed. How many pages are lost.
-    pub(crate) fn lose(&mut self, synced: &File) -> io::Result<usize> {
-        let place = fs::read_link(path_of(synced.as_fd()))?;
-        // Its log was read from the disk before it was merged: all that is lost of the file is there.
-        if is_database(&place) {
+    pub(crate) fn lose(&mut self, synced: BorrowedFd<'_>) -> io::Result<usize> {
+        let place = fs::read_link(path_of(synced))?;
+        // The log of a database was read from the disk before it was merged into its file: all that is
+        // lost of the file is there. Names are not lost.
+        if is_database(&place) || place.is_dir() {
             return Ok(0);
         }
-        let (folder, end) = match synced.metadata()?.is_dir() {
-            true => (&*place, ".db-wal"),
-            false => (place.parent().unwrap_or(&place), ".db.pending"),
+        let folder = place.parent().unwrap_or(&place);
+        let end = match is_of(1, &place.to_string_lossy()) {
+            true => ".db.pending",
+            false => ".db-wal",
         };
         let mut count = 0;
         for (name, is) in names_in(folder)?.iter().filter(|(n, _)| n.ends_with(end)) {

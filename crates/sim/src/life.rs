@@ -1,24 +1,28 @@
-//! One life of a storage node: from its start to its crash. Work that its device's threads would
-//! do waits here for its turn; when the node dies, what waits is dropped.
+//! One life of a storage node: from its start to its crash. The workers of its device's lanes, threads
+//! on a real machine, get their turns here, step by step, each after a drawn delay; when the node
+//! dies, they are dropped with all that they had begun.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
-use cairn_disk::machine::{Job, Machine};
+use cairn_device::{Employer, GroupSync, Machine, Next, Worker};
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use tokio::time::sleep;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
 use crate::disk::{Durable, Image};
 use crate::shared::Shared;
+
+/// A step of a worker takes so long at most on devices on which operations wait for each other.
+const SLOW_STEP_MICROS: u64 = 30_000;
 
 pub(crate) struct Life {
     pub(crate) node: usize,
@@ -26,7 +30,9 @@ pub(crate) struct Life {
     /// The device's folder.
     pub(crate) device: PathBuf,
     shared: Arc<Shared>,
-    waiting: Mutex<(u64, BTreeMap<u64, Job>)>,
+    /// The workers between two steps, by their numbers, and the last number.
+    workers: Mutex<(u64, BTreeMap<u64, Box<dyn Worker>>)>,
+    group: Arc<GroupSync>,
     durable: Mutex<Durable>,
     /// What was left when the power failed.
     left: Mutex<Option<Image>>,
@@ -55,7 +61,8 @@ impl Life {
             durable: Mutex::new(Durable::mount(&device, lost)?),
             device,
             shared,
-            waiting: Mutex::default(),
+            workers: Mutex::default(),
+            group: GroupSync::simulated(),
             left: Mutex::default(),
         }))
     }
@@ -88,42 +95,67 @@ impl Life {
         Ok(())
     }
 
-    /// Drops all work that waits, and tells what the crash left.
+    /// Drops all work that was begun, and tells what the crash left.
     pub(crate) fn bury(&self) -> Option<Image> {
-        let waiting = std::mem::take(&mut self.waiting.lock().1);
-        drop(waiting);
+        let workers = std::mem::take(&mut self.workers.lock().1);
+        drop(workers);
         self.left.lock().take()
     }
 
-    /// Runs a job after a while, unless the node has died by then.
-    pub(crate) fn queue(self: &Arc<Self>, job: Job) {
+    /// Gives a worker its turns, until it ends or the node dies.
+    fn employ(self: &Arc<Self>, worker: Box<dyn Worker>) {
         if !self.is_alive() {
             return;
         }
         let number = {
-            let mut waiting = self.waiting.lock();
-            waiting.0 += 1;
-            let number = waiting.0;
-            waiting.1.insert(number, job);
+            let mut workers = self.workers.lock();
+            workers.0 += 1;
+            let number = workers.0;
+            workers.1.insert(number, worker);
             number
         };
+        let life = self.clone();
+        tokio::spawn(async move {
+            let called = Arc::new(Called(Notify::new()));
+            let waker = Waker::from(called.clone());
+            loop {
+                sleep(life.pause()).await;
+                match life.step(number, &waker) {
+                    Some(Next::Works) => {}
+                    Some(Next::Idle(at_most)) => {
+                        let _ = timeout(at_most, called.0.notified()).await;
+                    }
+                    Some(Next::Ended) | None => return,
+                }
+            }
+        });
+    }
+
+    /// From one step to the next.
+    fn pause(&self) -> Duration {
         let is_slow = self.shared.disks.lock()[self.node].slow;
         let most = match is_slow {
             true => 3_000_000,
             false if self.shared.manner.is_crowded => 60_000,
             false if self.shared.manner.is_rotting => 10_000,
+            false if self.shared.has_slow_devices() => SLOW_STEP_MICROS,
             false => 400,
         };
-        let after = self.shared.disk_dice.micros(most);
-        let life = self.clone();
-        tokio::spawn(async move {
-            sleep(after.max(Duration::from_micros(1))).await;
-            let job = life.waiting.lock().1.remove(&number);
-            if let Some(job) = job.filter(|_| life.is_alive()) {
-                // Whoever waits for a job that panicked sees its channel closed.
-                let _ = std::panic::catch_unwind(AssertUnwindSafe(job));
-            }
-        });
+        let pause = self.shared.disk_dice.micros(most);
+        pause.max(Duration::from_micros(1))
+    }
+
+    /// A worker's step. `None`: it is gone.
+    fn step(&self, number: u64, waker: &Waker) -> Option<Next> {
+        let mut worker = self.workers.lock().1.remove(&number)?;
+        if !self.is_alive() {
+            return None;
+        }
+        let next = worker.step(waker);
+        if next != Next::Ended {
+            self.workers.lock().1.insert(number, worker);
+        }
+        Some(next)
     }
 
     /// Does this sync fail, or the power with it?
@@ -148,8 +180,19 @@ impl Life {
         Ok(())
     }
 
-    /// A commit of a database is to be durable.
-    pub(crate) fn commit(&self, synced: &File) -> io::Result<()> {
+    /// A file or directory of the device is to be durable.
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let path = std::fs::read_link(crate::disk::path_of(file))?;
+        if crate::disk::is_of_databases(&self.device, &path) {
+            return self.sync_database(file);
+        }
+        self.begin_sync()?;
+        let now = self.shared.now(self.node);
+        self.durable.lock().sync(file, now)
+    }
+
+    /// A file of a database, or its directory.
+    fn sync_database(&self, synced: BorrowedFd<'_>) -> io::Result<()> {
         let begun = self.begin_sync();
         let fails = begun.is_ok() && {
             let left = &mut self.shared.disks.lock()[self.node].fail_commits;
@@ -159,7 +202,7 @@ impl Life {
         };
         let mut durable = self.durable.lock();
         match begun {
-            Ok(()) if !fails => durable.commit(synced),
+            Ok(()) if !fails => durable.sync_database(synced),
             failed => {
                 if self.is_alive() {
                     let count = durable.lose(synced)?;
@@ -186,19 +229,36 @@ impl Life {
     }
 }
 
+/// An idle worker has work again.
+struct Called(Notify);
+
+impl Wake for Called {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
 /// A life as the device's machine.
 #[derive(Clone, Debug)]
 pub(crate) struct OfLife(pub(crate) Arc<Life>);
 
+impl Employer for OfLife {
+    fn employ(&self, worker: Box<dyn Worker>) {
+        self.0.employ(worker);
+    }
+}
+
 impl Machine for OfLife {
-    fn run(&self, job: Job) {
-        self.0.queue(job);
+    fn employer(&self) -> Option<&dyn Employer> {
+        Some(self)
     }
 
-    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        self.0.begin_sync()?;
-        let now = self.0.shared.now(self.0.node);
-        self.0.durable.lock().sync(file, now)
+    fn instant(&self) -> Instant {
+        tokio::time::Instant::now().into_std()
+    }
+
+    fn now(&self) -> i64 {
+        self.0.shared.now(self.0.node).secs() as i64
     }
 
     fn write(&self, _bytes: u64) -> io::Result<()> {
@@ -209,7 +269,11 @@ impl Machine for OfLife {
         }
     }
 
-    fn now(&self) -> i64 {
-        self.0.shared.now(self.0.node).secs() as i64
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.0.sync(file)
+    }
+
+    fn group(&self) -> Option<Arc<GroupSync>> {
+        Some(self.0.group.clone())
     }
 }

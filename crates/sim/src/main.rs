@@ -10,12 +10,14 @@ mod cluster;
 mod disk;
 mod faults;
 mod fragments;
+mod gates;
 mod life;
 mod load;
 mod lost;
 mod manner;
 mod model;
 mod network;
+mod panics;
 mod policies;
 mod replicas;
 mod rings;
@@ -92,6 +94,7 @@ impl Options {
 }
 
 fn main() -> ExitCode {
+    panics::watch();
     match simulate(&Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

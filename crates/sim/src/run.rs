@@ -12,9 +12,11 @@ use tokio::time::sleep;
 use crate::check::{self, Objects};
 use crate::cluster::{Cluster, Pass};
 use crate::faults::Misfortune;
+use crate::gates;
 use crate::load::{self, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS};
 use crate::manner::Manner;
 use crate::model::{Change, Model};
+use crate::panics;
 use crate::policies::{FRAGMENTS, FRAGMENTS_INDEX, policy_of};
 use crate::rings::{ClusterRings, RingSets};
 use crate::shared::{NODES, Shared};
@@ -64,7 +66,7 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
     let mut misfortune = Misfortune::new(cluster.clone());
     let mut wrong = tokio::select! {
         biased;
-        wrong = drive(&cluster, &model, count) => wrong,
+        wrong = drive(&cluster, &model, count, seed) => wrong,
         ended = misfortune.strike() => {
             ended?;
             Vec::new()
@@ -88,6 +90,7 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
         shared.log(|| line.clone());
     }
     cluster.end();
+    wrong.extend(panics::take());
     let (hash, events, lines) = shared.take_log();
     Ok(Outcome {
         hash,
@@ -98,11 +101,16 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
 }
 
 /// Lets the clients work.
-async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
-    match cluster.shared.manner.is_conditional {
-        true => swaps::drive(cluster, &model.swaps).await,
-        false => load::drive(cluster, model, count).await,
-    }
+async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64, seed: u64) -> Vec<String> {
+    let clients = async {
+        match cluster.shared.manner.is_conditional {
+            true => swaps::drive(cluster, &model.swaps).await,
+            false => load::drive(cluster, model, count).await,
+        }
+    };
+    let (mut wrong, torn) = tokio::join!(biased; clients, gates::drive(cluster, seed));
+    wrong.extend(torn);
+    wrong
 }
 
 async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {

@@ -159,6 +159,12 @@ impl Shared {
         self.manner.is_conditional && self.seed % 2 == 1
     }
 
+    /// Do steps on devices take so long that operations meet there, in batches and in groups that share
+    /// a sync? So they do in a third of all seeds.
+    pub(crate) fn has_slow_devices(&self) -> bool {
+        self.seed % 3 == 0
+    }
+
     /// Notes an event.
     pub(crate) fn log(&self, event: impl FnOnce() -> String) {
         let at = self.start.elapsed().as_micros() as u64;

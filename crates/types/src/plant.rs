@@ -66,10 +66,18 @@ pub enum Plant {
     DoubtIgnored,
     /// A proxy counts a server that refused a conditional write as one that committed it.
     PromiseRefusalBelieved,
+    /// Directories that only one of several operations wrote to are left out of the sync they share.
+    SetLacksDirectory,
+    /// The operations of a batch go on, and are answered, before the sync that they share.
+    AnswersBeforeSync,
+    /// A writer takes the result of a group's sync that ran already when it came.
+    HearsAnother,
+    /// A reader of a shared database is let in while a commit runs.
+    ReaderLetInEarly,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 27] = [
+    pub const ALL: [Plant; 31] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -97,6 +105,10 @@ impl Plant {
         Plant::PromiseMinority,
         Plant::DoubtIgnored,
         Plant::PromiseRefusalBelieved,
+        Plant::SetLacksDirectory,
+        Plant::AnswersBeforeSync,
+        Plant::HearsAnother,
+        Plant::ReaderLetInEarly,
     ];
 
     /// The bug's name on a command line.
@@ -129,6 +141,10 @@ impl Plant {
             Plant::PromiseMinority => "promise-minority",
             Plant::DoubtIgnored => "doubt-ignored",
             Plant::PromiseRefusalBelieved => "promise-refusal-believed",
+            Plant::SetLacksDirectory => "set-lacks-directory",
+            Plant::AnswersBeforeSync => "answers-before-sync",
+            Plant::HearsAnother => "hears-another",
+            Plant::ReaderLetInEarly => "reader-let-in-early",
         }
     }
 

@@ -3,7 +3,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use cairn_disk::machine::{Job, Machine};
+use cairn_disk::machine::{AtOnce, Employer, Machine};
 use cairn_disk::{
     DevicesConfig, DiskFileConfig, DiskFileEngine, Durability, Metadata, ObjectEngine, ObjectKey,
 };
@@ -18,8 +18,8 @@ use super::*;
 struct Failing(AtomicBool);
 
 impl Machine for Failing {
-    fn run(&self, job: Job) {
-        job();
+    fn employer(&self) -> Option<&dyn Employer> {
+        Some(&AtOnce)
     }
 
     fn sync(&self, _file: BorrowedFd<'_>) -> io::Result<()> {
@@ -27,10 +27,6 @@ impl Machine for Failing {
             true => Err(io::Error::other("a test")),
             false => Ok(()),
         }
-    }
-
-    fn write(&self, _bytes: u64) -> io::Result<()> {
-        Ok(())
     }
 
     fn now(&self) -> i64 {

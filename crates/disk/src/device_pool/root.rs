@@ -3,18 +3,18 @@
 //!
 //! Reads and long writes of background work have it open for their own time alone: an auditor works on
 //! one device after the other all day, and would never leave one to be unmounted. Background commits
-//! keep it open as clients do: what was learnt of syncs (`group_sync.rs`) goes with it.
+//! keep it open as clients do: what was learnt of syncs (`cairn_device::GroupSync`) goes with it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cairn_device::FileSystem;
 use rustix::fs::{Mode, OFlags, Stat};
 
 use super::{DeviceState, Disk};
 use crate::error::DeviceError;
-use crate::group_sync::GroupSync;
 
 /// The directory that was opened last.
 #[derive(Default)]
@@ -49,8 +49,8 @@ impl Root {
 
 /// An open directory, and the syncs of its file system; closed when nobody holds it any more.
 pub(super) struct OpenRoot {
-    pub(super) fd: OwnedFd,
-    pub(super) group_sync: Arc<GroupSync>,
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) file_system: Arc<FileSystem>,
 }
 
 impl DeviceState {
@@ -97,8 +97,11 @@ impl DeviceState {
         let unmounted = || DeviceError::Unmounted(self.name.clone());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|_| unmounted())?;
-        let group_sync = GroupSync::of(fd.as_fd()).map_err(|_| unmounted())?;
-        let open = Arc::new(OpenRoot { fd, group_sync });
+        let file_system = FileSystem::of(fd.as_fd(), &self.config.syncs());
+        let open = Arc::new(OpenRoot {
+            fd: Arc::new(fd),
+            file_system: file_system.map_err(|_| unmounted())?,
+        });
         if let Some(gone) = root.leave() {
             let_go(&self.name, gone);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use cairn_device::{Ground, GroupSync};
 use futures_util::FutureExt;
 
 use super::*;
@@ -113,6 +114,20 @@ fn a_poisoned_device_reads_but_does_not_write() {
     ));
 }
 
+fn group_sync(disk: &Disk) -> &Arc<GroupSync> {
+    disk.file_system().group().unwrap()
+}
+
+/// Syncs by the group, or by `own`.
+fn sync(
+    disk: &Disk,
+    own: impl Fn() -> std::io::Result<()> + Send + Sync + 'static,
+) -> Result<(), DiskError> {
+    let mut set = disk.sync_set();
+    set.add_call(1, own);
+    disk.sync(&set)
+}
+
 /// A bad write of one device's file, on a file system that three devices share.
 #[test]
 fn a_failed_sync_of_a_shared_file_system_breaks_only_the_device_whose_file_failed() {
@@ -123,17 +138,17 @@ fn a_failed_sync_of_a_shared_file_system_breaks_only_the_device_whose_file_faile
         devices.get(name).unwrap().disk().unwrap()
     });
     let [first, second, third] = &disks;
-    let group = first.group_sync();
-    assert!(std::ptr::eq(group, second.group_sync()));
-    group.is_busy();
-    group.fails.store(true, Ordering::Release);
+    let group = group_sync(first);
+    assert!(Arc::ptr_eq(group, group_sync(second)));
+    group.set_busy();
+    group.set_failing(true);
     // Its pages were written, and the error is another's.
-    steps::durable(first, 1, || Ok(())).unwrap();
-    group.fails.store(false, Ordering::Release);
+    sync(first, || Ok(())).unwrap();
+    group.set_failing(false);
     // Its pages were lost in that sync, and only its own descriptor tells.
     let lost = || Err(rustix::io::Errno::IO.into());
-    assert!(steps::durable(second, 1, lost).is_err());
-    steps::durable(third, 1, || Ok(())).unwrap();
+    assert!(sync(second, lost).is_err());
+    sync(third, || Ok(())).unwrap();
     let is_broken = names.map(|name| devices.get(name).unwrap().is_poisoned());
     assert_eq!(is_broken, [false, true, false]);
     for (name, is_broken) in names.into_iter().zip(is_broken) {
@@ -384,7 +399,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 /// Threads of all lanes that work or wait.
 fn threads(device: &Device) -> usize {
     let lanes = &device.lanes;
-    lanes.reads.threads() + lanes.writes.threads() + lanes.commits.threads()
+    lanes.reads.workers() + lanes.writes.workers() + lanes.commits.workers()
 }
 
 #[test]

@@ -131,7 +131,7 @@ impl DiskFileEngine {
             let clean_up = move || engine.clean_up_after(&disk, &key, dir.as_fd());
             Ok(Step::DoneThen((), Box::new(clean_up)))
         };
-        Ok(Step::sync(renamed.weight(), move || renamed.sync(), after))
+        Ok(Step::sync(renamed.to_sync(), after))
     }
 
     /// Whether something as new counts already: somebody else was faster, and cleaned up.

@@ -216,7 +216,7 @@ fn a_file_in_a_partitions_place_is_removed() {
 #[test]
 fn removed_after_it_is_noted() {
     let watching = Arc::new(Watching::default());
-    let world = world_on(Some(Arc::new(watching.clone())));
+    let world = world_on(Some(watching.clone()));
     let (o, p) = (world.put("o", 1), world.delete("p", 5));
     let root = world.disk.path().to_owned();
     let hashed = || get_hashes(&world.disk, &world.engine, POLICY, 7, &[], true).unwrap();

@@ -17,9 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::config::{IndexConfig, SyncWeight};
-use crate::deferred::CommitLog;
-use crate::held::{Held, SyncedFile};
+use cairn_device::SyncedFile;
+
+use crate::config::IndexConfig;
+use crate::db::commit::CommitLog;
+use crate::held::{Held, SyncWeight};
 use crate::{IndexError, ObjectRow, Result, files};
 
 /// A disk's least write: what has been acknowledged is not written again with what follows.
@@ -109,7 +111,7 @@ impl Log {
         let file = opened.map_err(|error| IndexError::io(&path, error))?;
         let file = LogFile {
             path,
-            file: Arc::new(SyncedFile::new(file)),
+            file: held.synced(file),
             held: Arc::clone(held),
         };
         let bytes_max = config.pending_bytes.next_multiple_of(ALIGN);
@@ -224,13 +226,13 @@ impl Log {
     }
 
     /// Everything in it has been merged and is on disk.
-    pub(crate) fn clear(&mut self, config: &IndexConfig) -> Result<()> {
+    pub(crate) fn clear(&mut self) -> Result<()> {
         if let Some((_, merged)) = self.take_full() {
-            merged.clear(config, FILL_WEIGHT)?;
+            merged.clear(FILL_WEIGHT)?;
             self.full = None;
         }
         if self.is_in_place && self.half.used > 0 {
-            self.half.merged(&self.file).clear(config, FILL_WEIGHT)?;
+            self.half.merged(&self.file).clear(FILL_WEIGHT)?;
         }
         self.half = Half::at(0);
         self.written.clear();
@@ -249,11 +251,10 @@ impl Log {
 
 impl Merged {
     /// What they were merged into is on disk: they become colons.
-    pub(crate) fn clear(&self, config: &IndexConfig, weight: SyncWeight) -> Result<()> {
+    pub(crate) fn clear(&self, weight: SyncWeight) -> Result<()> {
         let LogFile { path, file, held } = &*self.file;
         self.file.fill(self.start, self.used)?;
-        let own = || file.sync(held, false);
-        let synced = held.sync(&config.commit_sync, &file.file, weight, &own);
+        let synced = held.sync(&held.set_of(file, false, weight), weight);
         synced.map_err(|error| IndexError::io(path, error))
     }
 }

@@ -95,7 +95,7 @@ fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
 /// On a file system that no other test shares.
 #[test]
 fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted() {
-    use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
 
     let Ok(root) = tempfile::tempdir_in("/dev/shm") else {
         println!("skipped: no file system at /dev/shm");
@@ -106,34 +106,36 @@ fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted()
     std::fs::write(&mark, "").unwrap();
     let devices = Devices::new(DevicesConfig::new(root.path()));
     let device = devices.get("sda1").unwrap();
-    let alone = Cell::new(0);
-    let sync = |disk: &Disk| {
-        disk.group_sync().is_busy();
-        let own = || {
-            alone.set(alone.get() + 1);
+    let alone = Arc::new(AtomicUsize::new(0));
+    let count = || alone.load(Ordering::SeqCst);
+    let sync_counted = |disk: &Disk| {
+        group_sync(disk).set_busy();
+        let alone = alone.clone();
+        let own = move || {
+            alone.fetch_add(1, Ordering::SeqCst);
             Ok(())
         };
-        steps::durable(disk, 1, own).unwrap();
+        sync(disk, own).unwrap();
     };
     let disk = device.disk().unwrap();
-    sync(&disk);
-    if alone.get() > 0 {
+    sync_counted(&disk);
+    if count() > 0 {
         println!("skipped: this kernel does not report errors of whole file systems");
         return;
     }
-    disk.group_sync().fails.store(true, Ordering::Release);
-    sync(&disk);
-    disk.group_sync().fails.store(false, Ordering::Release);
-    sync(&disk);
-    assert_eq!(alone.get(), 2, "what another wrote may be lost");
+    group_sync(&disk).set_failing(true);
+    sync_counted(&disk);
+    group_sync(&disk).set_failing(false);
+    sync_counted(&disk);
+    assert_eq!(count(), 2, "what another wrote may be lost");
     disk.poison("x", &std::io::Error::other("test"));
     drop(disk);
     std::fs::remove_file(&mark).unwrap();
     wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
-    sync(&device.disk().unwrap());
-    assert_eq!(alone.get(), 2, "still file by file");
+    sync_counted(&device.disk().unwrap());
+    assert_eq!(count(), 2, "still file by file");
 }
 
 /// The device is no mount, and so is never seen unmounted.

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_disk::async_pending::{self, AsyncUpdate};
-use cairn_disk::machine::Job;
+use cairn_disk::machine::{AtOnce, Employer};
 use cairn_types::PolicyIndex;
 
 use super::*;
@@ -271,8 +271,8 @@ async fn the_expirers_queue(kind: Kind) {
 struct Failing(AtomicBool);
 
 impl Machine for Failing {
-    fn run(&self, job: Job) {
-        job();
+    fn employer(&self) -> Option<&dyn Employer> {
+        Some(&AtOnce)
     }
 
     fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
@@ -282,10 +282,6 @@ impl Machine for Failing {
             true => Err(io::Error::other("no sync")),
             false => Ok(()),
         }
-    }
-
-    fn write(&self, _bytes: u64) -> io::Result<()> {
-        Ok(())
     }
 
     fn now(&self) -> i64 {

@@ -1,15 +1,16 @@
-//! What background work may take of a device: everything while no client wants it, and less the
+//! The share of a device that background work may take: everything while no client wants it, and less the
 //! longer clients' operations take beside it.
 //!
-//! Of each lane the times of clients' operations, from queued to done, are averaged over windows of
+//! For each lane the times of clients' operations, from queued to done, are averaged over windows of
 //! a tenth of a second and compared with what is usual there. Where they take much longer, the share
 //! of background work is halved; else it grows again, step by step. A share of 8 is eight operations at
 //! once on the device; a share below one is one at a time, with rests between. What is usual is learnt
 //! quickly while no background work runs, slowly beside it; of a device that has known nothing else
 //! it is taken for little.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::locks::{Mutex, MutexGuard};
 
 /// All of it.
 pub(crate) const WHOLE: f64 = 64.0;
@@ -24,22 +25,22 @@ const IDLE: Duration = Duration::from_millis(500);
 /// that nobody would notice.
 const TIMES: f64 = 3.0;
 const SLACK: f64 = 0.02;
-/// What is usual at most where it could not be learnt yet.
+/// The usual time, at most, where it could not be learnt yet.
 const USUAL_MAX: f64 = 0.02;
 /// After so long a background operation goes ahead of clients' that wait: some of it always gets
 /// done.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Whom an operation is for.
+/// The side an operation is for: clients, or background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub enum Class {
     Client,
     Background,
 }
 
 /// The lanes of a device, whose usual times differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     Read = 0,
     Write = 1,
     Commit = 2,
@@ -47,7 +48,7 @@ pub(crate) enum Kind {
 
 /// The share of one device.
 #[derive(Debug)]
-pub(crate) struct Share(Mutex<State>);
+pub struct Share(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
@@ -78,8 +79,14 @@ pub struct BackgroundShare {
     pub seconds: f64,
 }
 
+impl Default for Share {
+    fn default() -> Self {
+        Share::new()
+    }
+}
+
 impl Share {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Share(Mutex::new(State {
             share: WHOLE,
             last_client: None,
@@ -90,7 +97,7 @@ impl Share {
         }))
     }
 
-    /// So many operations of clients ended, the slowest of which was queued at `queued`.
+    /// Operations of clients ended, the slowest of which was queued at `queued`.
     pub(crate) fn client_done(&self, kind: Kind, queued: Instant, now: Instant) {
         let mut state = self.lock();
         state.last_client = Some(now);
@@ -120,7 +127,7 @@ impl Share {
         }
     }
 
-    /// So many operations of background work ended, the first of which was queued at `queued`.
+    /// Operations of background work ended, `count` of them, the first of which was queued at `queued`.
     pub(crate) fn background_done(&self, count: usize, queued: Instant, now: Instant) {
         let mut state = self.lock();
         state.last_background = Some(now);
@@ -129,7 +136,7 @@ impl Share {
             count as f64 * now.saturating_duration_since(queued).as_secs_f64();
     }
 
-    /// What background work may take now.
+    /// The share that background work may take now.
     pub(crate) fn now(&self, now: Instant) -> f64 {
         let mut state = self.lock();
         if !state.has_clients(now) {
@@ -143,7 +150,8 @@ impl Share {
         self.lock().has_clients(now)
     }
 
-    pub(crate) fn status(&self, now: Instant) -> BackgroundShare {
+    /// The state at `now`, for monitoring.
+    pub fn status(&self, now: Instant) -> BackgroundShare {
         let share = self.now(now);
         let state = self.lock();
         BackgroundShare {
@@ -154,7 +162,7 @@ impl Share {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -233,7 +241,7 @@ mod tests {
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 100, true);
         assert_eq!(share.now(now), LEAST);
-        // Where it is quick enough, nothing is taken away.
+        // On one that is quick enough, nothing is taken away.
         let share = Share::new();
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 50, true);

@@ -1,0 +1,293 @@
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::syncs::{FileSystem, Syncs};
+
+/// A writer's set with one thing, synced by a function.
+fn own(call: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> SyncSet {
+    let fd = tempfile::tempfile().unwrap();
+    let syncs = Syncs {
+        is_unsafe: true,
+        ..Syncs::default()
+    };
+    let mut set = SyncSet::on(&FileSystem::of(fd.as_fd(), &syncs).unwrap());
+    set.add_call(1, call);
+    set
+}
+
+fn group() -> Arc<GroupSync> {
+    Arc::new(GroupSync::by(Some(tempfile::tempfile().unwrap().into())))
+}
+
+/// A writer's sync, as `Syncing` goes about it; `sync_all` stands for the group's.
+fn sync_by(
+    group: &Arc<GroupSync>,
+    set: &SyncSet,
+    sync_all: impl Fn() -> io::Result<()>,
+) -> io::Result<()> {
+    let each = || (0..set.len()).try_for_each(|at| set.sync_thing(at));
+    let number = match group.enter(set, Instant::now()) {
+        Entered::Alone(alone) => {
+            each()?;
+            alone.ended(Instant::now());
+            return Ok(());
+        }
+        Entered::Member(number) => number,
+    };
+    loop {
+        match group.attend(number, true) {
+            Attendance::Leads(mut leading) => {
+                let synced = sync_all();
+                leading.has_ended = true;
+                group.end(number, leading.members, synced, None);
+            }
+            Attendance::Waits => panic!("it returned"),
+            Attendance::IsSynced => return Ok(()),
+            Attendance::Unknown => return each(),
+        }
+    }
+}
+
+fn no_sync() -> io::Result<()> {
+    panic!("a group's sync")
+}
+
+fn lost() -> io::Result<()> {
+    Err(Errno::IO.into())
+}
+
+#[test]
+fn everyone_returns_and_most_share() {
+    let group = group();
+    let alone = Arc::new(AtomicUsize::new(0));
+    let count = alone.clone();
+    let set = own(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(1));
+        Ok(())
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    sync_by(&group, &set, || Ok(())).unwrap();
+                }
+            });
+        }
+    });
+    assert!(alone.load(Ordering::Relaxed) < 320, "nobody shared a sync");
+    assert_eq!(group.state.lock().alone, 0);
+}
+
+#[test]
+fn what_was_quicker_is_done_and_the_other_tried_again() {
+    let mut costs = Costs::default();
+    let ms = Duration::from_millis;
+    assert!(costs.own_is_quicker(1), "tried first");
+    costs.own_of(1).add(ms(4));
+    assert!(!costs.own_is_quicker(1), "tried then");
+    costs.group.add(ms(6));
+    assert!(costs.own_is_quicker(1));
+    assert!(costs.own_is_quicker(9), "not tried with so many");
+    costs.own_of(9).add(ms(30));
+    assert!(!costs.own_is_quicker(15));
+    assert!(costs.own_is_quicker(1));
+    let others = (0..TRY_OTHER_EVERY).filter(|_| !costs.own_is_quicker(1));
+    assert_eq!(others.count(), 1);
+    for _ in 0..20 {
+        costs.own_of(1).add(ms(8));
+    }
+    assert!(!costs.own_is_quicker(1));
+}
+
+/// As a lone writer on ext4 without a journal.
+#[test]
+fn without_a_journal_nobody_syncs_for_themselves() {
+    let mut group = GroupSync::by(Some(tempfile::tempfile().unwrap().into()));
+    group.is_journaled = false;
+    let group = Arc::new(group);
+    group.state.lock().avoid_until = Some(Instant::now() + AVOID);
+    sync_by(&group, &own(|| panic!("alone")), || Ok(())).unwrap();
+}
+
+#[test]
+fn alone_a_writer_syncs_for_itself_and_hears_of_failure() {
+    let group = group();
+    assert!(sync_by(&group, &own(lost), no_sync).is_err());
+    assert_eq!(group.state.lock().alone, 0);
+    group.set_busy();
+    sync_by(&group, &own(lost), || Ok(())).unwrap();
+}
+
+/// The kernel reports what it could not write to the first sync after that, of whomever.
+#[test]
+fn after_a_failed_group_nobody_is_told_success_by_another_sync() {
+    let group = group();
+    let alone = Arc::new(AtomicUsize::new(0));
+    let count = alone.clone();
+    let good = own(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    group.set_busy();
+    // A stranger's error: what this writer wrote is on disk.
+    sync_by(&group, &good, lost).unwrap();
+    assert_eq!(alone.load(Ordering::Relaxed), 1);
+    // One whose pages were lost in that sync, and who syncs only now.
+    assert!(sync_by(&group, &own(lost), || Ok(())).is_err());
+    // The file system is synced all the same: `own` alone may lack what another wrote back.
+    let syncs = AtomicUsize::new(0);
+    let sync_all = || {
+        syncs.fetch_add(1, Ordering::Relaxed);
+        lost()
+    };
+    group.set_busy();
+    sync_by(&group, &good, sync_all).unwrap();
+    assert_eq!(alone.load(Ordering::Relaxed), 2);
+    assert_eq!(syncs.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn members_that_wait_are_not_told_success_after_a_failure() {
+    let group = group();
+    let alone = Arc::new(AtomicUsize::new(0));
+    let members = 8;
+    let begun = AtomicUsize::new(0);
+    group.set_busy();
+    let count = alone.clone();
+    let set = own(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..members {
+            scope.spawn(|| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                let sync = || {
+                    while begun.load(Ordering::SeqCst) < members {
+                        std::thread::yield_now();
+                    }
+                    lost()
+                };
+                sync_by(&group, &set, sync).unwrap();
+            });
+        }
+    });
+    assert_eq!(alone.load(Ordering::SeqCst), members);
+}
+
+/// A leader that panics in its sync, and members who wait for it.
+#[test]
+fn a_leader_that_does_not_come_to_its_end_leaves_nobody_waiting() {
+    let group = group();
+    group.set_busy();
+    let alone = Arc::new(AtomicUsize::new(0));
+    let count = alone.clone();
+    let set = own(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    });
+    let Entered::Member(first) = group.enter(&set, Instant::now()) else {
+        panic!("alone");
+    };
+    let Attendance::Leads(leading) = group.attend(first, false) else {
+        panic!("nobody runs the group");
+    };
+    let Entered::Member(second) = group.enter(&set, Instant::now()) else {
+        panic!("alone");
+    };
+    assert_eq!(second, first + 1, "a member of what runs already");
+    let waiting = |number| {
+        let group = group.clone();
+        std::thread::spawn(move || {
+            loop {
+                match group.attend(number, true) {
+                    Attendance::Leads(mut leading) => {
+                        assert!(leading.step(&Instant::now));
+                    }
+                    Attendance::Unknown => return,
+                    _ => panic!("told of success by a sync that did not end"),
+                }
+            }
+        })
+    };
+    let members = [waiting(first), waiting(second)];
+    std::thread::sleep(Duration::from_millis(10));
+    drop(leading);
+    for member in members {
+        member.join().unwrap();
+    }
+    // As one who panics by itself.
+    let panics = own(|| panic!("planted"));
+    let mut alone = GroupSync::by(Some(tempfile::tempfile().unwrap().into()));
+    alone.state.get_mut().has_failed = false;
+    let alone = Arc::new(alone);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        sync_by(&alone, &panics, no_sync)
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(alone.state.lock().alone, 0);
+}
+
+/// On a simulated machine a group's sync is one of all that its members named.
+#[test]
+fn a_simulated_group_syncs_what_its_members_named() {
+    let group = GroupSync::simulated();
+    group.set_busy();
+    let synced = Arc::new(AtomicUsize::new(0));
+    let set = || {
+        let count = synced.clone();
+        own(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
+    };
+    let enter = || match group.enter(&set(), Instant::now()) {
+        Entered::Member(number) => number,
+        Entered::Alone(_) => panic!("alone"),
+    };
+    let numbers = [enter(), enter()];
+    let Attendance::Leads(mut leading) = group.attend(numbers[0], false) else {
+        panic!("nobody runs the group");
+    };
+    let late = enter();
+    assert!(!leading.step(&Instant::now) && leading.step(&Instant::now));
+    assert_eq!(
+        synced.load(Ordering::SeqCst),
+        2,
+        "of those who came in time"
+    );
+    for number in numbers {
+        assert!(matches!(group.attend(number, false), Attendance::IsSynced));
+    }
+    let next = group.attend(late, false);
+    assert!(
+        matches!(next, Attendance::Leads(_)),
+        "heard another's result"
+    );
+}
+
+#[test]
+fn one_descriptor_while_anybody_holds_it() {
+    // No other test holds this file system's.
+    let file = std::fs::File::open("/proc").unwrap();
+    let first = GroupSync::of(file.as_fd()).unwrap();
+    let again = std::fs::File::open("/proc/self").unwrap();
+    let second = GroupSync::of(again.as_fd()).unwrap();
+    assert!(Arc::ptr_eq(&first, &second));
+    let held = Arc::downgrade(&first);
+    drop((first, second));
+    assert!(held.upgrade().is_none(), "nobody can unmount this");
+}
+
+#[test]
+fn kernels_that_keep_errors_to_themselves() {
+    for new in ["5.8.0", "5.10.0-28-amd64", "6.1", "10.0.1"] {
+        assert!(is_from_5_8(new), "{new}");
+    }
+    for old in ["4.19.0-6-amd64", "5.7.19", "5", "", "what"] {
+        assert!(!is_from_5_8(old), "{old}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The operation that makes one transaction of a database's waiting updates: it is committed, synced
+//! together with those of other databases, and everyone is told.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+
+use cairn_device::{Advanced, Operation};
+
+use super::Inner;
+use crate::db::Db;
+use crate::db::commit::{self, Commit};
+use crate::device::{Databases, Device};
+
+/// A database's waiting updates on their way. By the time of its commit's sync what is queued is for the
+/// next one: a database has one at a time.
+pub(crate) struct Drain {
+    inner: Arc<Inner>,
+    device: Arc<Device>,
+    db: Arc<Db>,
+    /// Its commits, once they wait for their sync.
+    commits: Option<Vec<Commit>>,
+    has_ended: bool,
+}
+
+impl Drain {
+    pub(crate) fn new(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Box<Self> {
+        Box::new(Drain {
+            inner,
+            device,
+            db,
+            commits: None,
+            has_ended: false,
+        })
+    }
+
+    /// Has the updates that came meanwhile drained: by another thread, perhaps.
+    fn go_on(&mut self) {
+        self.has_ended = true;
+        let (inner, device, db) = (&self.inner, &self.device, &self.db);
+        if db.has_more() {
+            let next = Drain::new(inner.clone(), device.clone(), db.clone());
+            device.write.push_rest(next);
+        } else if !db.is_open() {
+            inner.forget(db);
+        }
+    }
+}
+
+impl Operation<Databases> for Drain {
+    fn advance(&mut self, (): &(), is_alone: bool) -> Advanced {
+        if let Some(commits) = self.commits.take() {
+            self.go_on();
+            commit::tell_all(commits, Ok(()));
+            return Advanced::Ended(None);
+        }
+        let config = &self.inner.config;
+        if is_alone && !config.is_simulated() {
+            self.db.gather();
+        }
+        let commits = self.db.drain(config);
+        if self.db.is_half_full() {
+            let (inner, db) = (self.inner.clone(), self.db.clone());
+            let merge = move || db.or_say(|| db.merge_half(&inner.config));
+            self.device.merge.push_rest(Box::new(merge));
+        }
+        match commit::set_of(&commits) {
+            Some(set) => {
+                self.commits = Some(commits);
+                Advanced::Sync(set)
+            }
+            None => {
+                self.go_on();
+                Advanced::Ended(None)
+            }
+        }
+    }
+
+    fn sync_failed(&mut self, (): &(), error: &io::Error) {
+        commit::fail_all(self.commits.as_deref().unwrap_or_default(), error);
+    }
+
+    fn fail(&mut self, (): &(), error: &io::Error) {
+        let commits = self.commits.take().unwrap_or_default();
+        self.go_on();
+        commit::tell_all(commits, Err(error));
+    }
+
+    fn refuse(&mut self, error: &Infallible) {
+        match *error {}
+    }
+}
+
+impl Drop for Drain {
+    /// Without its end (it panicked, or there is no thread) nobody would come for those who wait.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.db.refuse_all(|| self.inner.refused("a write thread"));
+        }
+    }
+}
