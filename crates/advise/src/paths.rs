@@ -236,8 +236,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The load generator's CPU step: on a host it shares, or on hosts of its own with unlimited
-    /// capacity.
+    /// The load generator's CPU step: on a shared host, or on unlimited hosts of its own.
     fn load(&self, seconds: f64, dice: &mut Dice) -> Option<Step> {
         if self.has_load_nodes() {
             let loads = self

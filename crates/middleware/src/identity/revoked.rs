@@ -143,8 +143,7 @@ impl Revoked {
         self.looked.store(now, Ordering::Release);
     }
 
-    /// Revokes a token, and those derived from it, permanently. Returns false if that could not be
-    /// made durable. Blocks.
+    /// Revokes a token and those derived from it; false if that is not durable. Blocks.
     pub(super) fn add(&self, token: &Token, now: u64) -> bool {
         let line = Line::Token {
             id: token.audit_id.clone(),
@@ -380,8 +379,7 @@ impl ListFile {
         }
     }
 
-    /// The lock that serialises appends, on a separate file, since the list file is replaced at
-    /// times.
+    /// The lock that serialises appends, a separate file: the list's file is replaced at times.
     fn lock(&self) -> io::Result<File> {
         let mut name = self.path.clone().into_os_string();
         name.push(".lock");
