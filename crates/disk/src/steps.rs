@@ -40,7 +40,7 @@ pub enum Step<T> {
 /// completion.
 pub struct Handed<T>(Box<dyn FnOnce(Completion<T>) + Send>);
 
-/// Where the result of a handed operation goes. Dropped, it is that of a device that has stopped.
+/// Receiver of a handed operation's result. Dropped, the result is that of a device that has stopped.
 pub struct Completion<T>(Box<dyn FnOnce(Result<T, DiskError>) + Send>);
 
 impl<T> Completion<T> {
