@@ -6,7 +6,6 @@ mod metadata;
 mod open;
 pub(crate) use look::{read_range, read_with};
 pub(crate) mod quarantine;
-mod seam;
 mod write;
 
 use std::collections::BTreeMap;
@@ -117,7 +116,7 @@ impl DiskFileEngine {
 
     /// The engine of an auditor: checks all content it reads, and leaves none of it in the page
     /// cache.
-    fn trusting_nothing(&self) -> Self {
+    pub(crate) fn trusting_nothing(&self) -> Self {
         let config = DiskFileConfig {
             keep_cache_size: 0,
             etag_validate_pct: 100.0,

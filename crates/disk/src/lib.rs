@@ -27,6 +27,7 @@ mod recent;
 mod relink;
 pub mod replication;
 pub mod room;
+mod seam;
 pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;

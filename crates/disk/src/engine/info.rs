@@ -16,7 +16,7 @@ pub struct OpenOptions {
     pub open_expired: bool,
     /// Objects up to this size are read along, and checked.
     pub inline_limit: u64,
-    /// Fragments, in an erasure-coded policy.
+    /// The fragment that is wanted, in an erasure-coded policy.
     pub fragment: FragmentChoice,
 }
 
@@ -73,7 +73,7 @@ pub struct ObjectInfo {
     /// When the content was written.
     pub data_timestamp: Timestamp,
     pub size: u64,
-    /// Of an erasure-coded policy.
+    /// Fragments here, in an erasure-coded policy.
     pub fragments: Option<Box<FragmentInfo>>,
 }
 

@@ -20,7 +20,7 @@ const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) device: Arc<Device>,
-    /// Of the object's policy.
+    /// The engine of the object's policy.
     pub(super) engine: Arc<dyn Engine>,
     pub(super) key: ObjectKey,
     pub(super) account: String,

@@ -1,4 +1,5 @@
-//! The daemons' part of the seam; that of requests is in `diskfile.rs`.
+//! The daemons' part of the seam, as `diskfile` implements it over the modules that know its files.
+//! The part of requests is in `diskfile.rs`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -8,8 +9,8 @@ use std::time::Duration;
 use cairn_formats::ssync::{Held, Offer};
 use cairn_types::{ObjectHash, PolicyIndex};
 
-use super::DiskFileEngine;
 use crate::device_pool::{Device, Disk};
+use crate::diskfile::DiskFileEngine;
 use crate::engine::{
     Audit, Audited, Collision, Contents, Engine, Handover, Hashed, Inventory, Move, ObjectId,
     ObjectState, OldNames, OpenOptions, PartitionKey, Purge, Relinked, Relinking, ReplicationLock,
@@ -215,7 +216,7 @@ impl Audit for DiskFileEngine {
 impl Upkeep for DiskFileEngine {
     /// Files that ended uploads have left in the policy's `tmp`.
     fn clear_leftovers(&self, disk: &Disk, policy: PolicyIndex) -> Result<(), DiskError> {
-        replication::remove_old_temporary(disk, policy, self.config.reclaim_age)
+        replication::remove_old_temporary(disk, policy, self.config().reclaim_age)
     }
 }
 
