@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::locks::thread::{self, JoinHandle};
 use crate::locks::{Condvar, Mutex};
 use crate::share::Share;
 use crate::syncs::{self, Machine};
@@ -463,5 +463,5 @@ impl<D: Discipline> Drop for Employed<D> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

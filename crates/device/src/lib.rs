@@ -17,6 +17,8 @@
 mod gate;
 mod lane;
 mod locks;
+#[cfg(all(test, feature = "shuttle"))]
+mod orders;
 mod share;
 mod syncs;
 mod worker;

@@ -186,7 +186,7 @@ pub(crate) fn rest(share: f64, took: Duration) -> Duration {
     took.mul_f64(1.0 / share.max(LEAST) - 1.0).min(WAIT_MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

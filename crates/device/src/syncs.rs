@@ -8,6 +8,8 @@ mod set;
 
 pub use file_system::{FileSystem, Syncs};
 pub(crate) use file_system::{Patience, Syncing};
+#[cfg(all(test, feature = "shuttle"))]
+pub(crate) use group::{Attendance, Entered};
 pub use group::{GroupSync, sync_all};
 pub(crate) use machine::instant;
 pub use machine::{Machine, wall_clock};

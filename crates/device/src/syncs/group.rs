@@ -463,5 +463,5 @@ fn retry(call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
