@@ -472,33 +472,31 @@ fn hash_suffix(
     if remove_dir(disk, &dir) {
         return Ok(None);
     }
-    Ok(Some(match engine.unique_fragments(policy) {
-        Some(_) => SuffixHash::Fragments(hashers.finish()),
-        None => SuffixHash::Whole(hex_of(hashers.common)),
-    }))
+    Ok(Some(hashers.finish(engine.unique_fragments(policy).is_some())))
 }
 
 fn hex_of(md5: Md5) -> String {
     xattr::hex(&md5.finalize().into())
 }
 
-/// MD5s of the names of files that count.
+/// The hash of a suffix: MD5s of the names of the files that count, object by object.
 #[derive(Default)]
-struct Hashers {
+pub struct Hashers {
     common: Md5,
     is_used: bool,
     by_index: BTreeMap<u32, Md5>,
 }
 
 impl Hashers {
-    fn add_common(&mut self, time: Timestamp, what: &str) {
+    /// Adds a file of an object of which nothing else counts.
+    pub fn add_common(&mut self, time: Timestamp, what: &str) {
         self.common.update(time.internal().as_bytes());
         self.common.update(what.as_bytes());
         self.is_used = true;
     }
 
     /// Adds the files of one object, in Swift's order.
-    fn add(&mut self, files: &OnDiskFiles) {
+    pub fn add(&mut self, files: &OnDiskFiles) {
         for entry in [&files.meta, &files.tombstone].into_iter().flatten() {
             self.add_common(entry.timestamp, entry.extension());
         }
@@ -527,11 +525,15 @@ impl Hashers {
         }
     }
 
-    fn finish(self) -> FragmentHashes {
+    /// `is_coded`: the policy has fragments.
+    pub fn finish(self, is_coded: bool) -> SuffixHash {
+        if !is_coded {
+            return SuffixHash::Whole(hex_of(self.common));
+        }
         let common = self.is_used.then(|| (None, hex_of(self.common)));
         let by_index = self.by_index.into_iter();
         let by_index = by_index.map(|(index, md5)| (Some(index), hex_of(md5)));
-        common.into_iter().chain(by_index).collect()
+        SuffixHash::Fragments(common.into_iter().chain(by_index).collect())
     }
 }
 

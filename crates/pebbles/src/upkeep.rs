@@ -1,0 +1,106 @@
+//! Background work of a store, in steps: volumes made ahead, checkpoints, compaction.
+
+use std::sync::Arc;
+
+use crate::checkpoint::Writer;
+use crate::compaction::Compaction;
+use crate::error::PebblesError;
+use crate::store::{AHEAD, Store};
+
+/// The background work of one store.
+pub struct Upkeep {
+    store: Arc<Store>,
+    checkpoint: Option<Writer>,
+    compaction: Option<Compaction>,
+}
+
+/// A kind of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    Prepare,
+    Checkpoint,
+    Compact,
+}
+
+impl Upkeep {
+    pub fn new(store: Arc<Store>) -> Self {
+        Upkeep {
+            store,
+            checkpoint: None,
+            compaction: None,
+        }
+    }
+
+    /// One step of whatever is due; `None`: nothing is.
+    pub fn step(&mut self) -> Result<Option<Task>, PebblesError> {
+        if self.store.is_poisoned() {
+            self.checkpoint = None;
+            self.compaction = None;
+            return Ok(None);
+        }
+        if self.prepare()? {
+            return Ok(Some(Task::Prepare));
+        }
+        if (self.checkpoint.is_some() || self.is_checkpoint_due()) && self.checkpoint()? {
+            return Ok(Some(Task::Checkpoint));
+        }
+        match self.compact()? {
+            true => Ok(Some(Task::Compact)),
+            false => Ok(None),
+        }
+    }
+
+    /// Makes a volume ahead; false where there are enough, or there is no room.
+    pub fn prepare(&mut self) -> Result<bool, PebblesError> {
+        if self.store.log().prepared.len() >= AHEAD {
+            return Ok(false);
+        }
+        match self.store.volumes.make(true) {
+            Ok(volume) => {
+                self.store.log().add_prepared(volume);
+                Ok(true)
+            }
+            Err(PebblesError::NoSpace) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        let written = *self.store.checkpoints.lock();
+        let since = self.store.log().appended.saturating_sub(written.appended);
+        // What it costs to write is less than what was written since.
+        since >= self.store.config.checkpoint_bytes.max(2 * written.bytes)
+    }
+
+    /// Goes on with a checkpoint, or begins one; false when it has been completed.
+    pub fn checkpoint(&mut self) -> Result<bool, PebblesError> {
+        let error = |source| PebblesError::of_io("write checkpoint", source);
+        let mut writer = match self.checkpoint.take() {
+            Some(writer) => writer,
+            None => Writer::begin(&self.store).map_err(error)?,
+        };
+        let is_whole = writer.step().map_err(error)?;
+        if !is_whole {
+            self.checkpoint = Some(writer);
+        }
+        Ok(!is_whole)
+    }
+
+    /// Goes on with a compaction, or begins one; false where nothing is worth it.
+    pub fn compact(&mut self) -> Result<bool, PebblesError> {
+        let compaction = match self.compaction.take() {
+            Some(compaction) => Some(compaction),
+            None => {
+                let is_full = self.store.log().prepared.len() < AHEAD;
+                Compaction::pick(&self.store, is_full)
+            }
+        };
+        let Some(mut compaction) = compaction else {
+            return Ok(false);
+        };
+        if !compaction.step()? {
+            self.compaction = Some(compaction);
+        }
+        Ok(true)
+    }
+}
