@@ -472,31 +472,33 @@ fn hash_suffix(
     if remove_dir(disk, &dir) {
         return Ok(None);
     }
-    Ok(Some(hashers.finish(engine.unique_fragments(policy).is_some())))
+    Ok(Some(match engine.unique_fragments(policy) {
+        Some(_) => SuffixHash::Fragments(hashers.finish()),
+        None => SuffixHash::Whole(hex_of(hashers.common)),
+    }))
 }
 
 fn hex_of(md5: Md5) -> String {
     xattr::hex(&md5.finalize().into())
 }
 
-/// The hash of a suffix: MD5s of the names of the files that count, object by object.
+/// MD5s of the names of files that count.
 #[derive(Default)]
-pub struct Hashers {
+struct Hashers {
     common: Md5,
     is_used: bool,
     by_index: BTreeMap<u32, Md5>,
 }
 
 impl Hashers {
-    /// Adds a file of an object of which nothing else counts.
-    pub fn add_common(&mut self, time: Timestamp, what: &str) {
+    fn add_common(&mut self, time: Timestamp, what: &str) {
         self.common.update(time.internal().as_bytes());
         self.common.update(what.as_bytes());
         self.is_used = true;
     }
 
     /// Adds the files of one object, in Swift's order.
-    pub fn add(&mut self, files: &OnDiskFiles) {
+    fn add(&mut self, files: &OnDiskFiles) {
         for entry in [&files.meta, &files.tombstone].into_iter().flatten() {
             self.add_common(entry.timestamp, entry.extension());
         }
@@ -525,15 +527,11 @@ impl Hashers {
         }
     }
 
-    /// `is_coded`: the policy has fragments.
-    pub fn finish(self, is_coded: bool) -> SuffixHash {
-        if !is_coded {
-            return SuffixHash::Whole(hex_of(self.common));
-        }
+    fn finish(self) -> FragmentHashes {
         let common = self.is_used.then(|| (None, hex_of(self.common)));
         let by_index = self.by_index.into_iter();
         let by_index = by_index.map(|(index, md5)| (Some(index), hex_of(md5)));
-        SuffixHash::Fragments(common.into_iter().chain(by_index).collect())
+        common.into_iter().chain(by_index).collect()
     }
 }
 
