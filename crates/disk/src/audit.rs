@@ -14,30 +14,20 @@ use std::os::fd::AsFd;
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::diskfile::quarantine::{Goes, HashDir};
+use crate::engine::{Audited, ObjectId, ObjectState, OpenOptions};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
-use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
-use crate::replication::{list_hashes, list_suffixes, names_of, remove_unchanged};
+use crate::replication::{list_hashes, list_suffixes, names_of, state_of};
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_file};
 use crate::suffix_hashes::{invalidate, list, read_small_file};
-
-/// An object that was looked at.
-pub enum Audited {
-    /// Sound so far: its metadata, and its content where it was asked for and is small.
-    Object(ObjectKey, Box<OpenObject>),
-    /// It was broken, and why.
-    Quarantined(String),
-    /// Deleted, expired or gone.
-    Nothing,
-}
 
 fn status_name(kind: &str) -> String {
     format!("auditor_status_{kind}.json")
 }
 
 /// The partitions that a walk of this kind still has to do: those a former one left, or all.
-pub fn partitions_to_do(
+pub(crate) fn partitions_to_do(
     disk: &Disk,
     policy: PolicyIndex,
     kind: &str,
@@ -67,7 +57,7 @@ fn parse_status(text: &[u8]) -> Option<Vec<u32>> {
 }
 
 /// Notes which partitions are left; none: the walk is done.
-pub fn write_status(
+pub(crate) fn write_status(
     disk: &Disk,
     policy: PolicyIndex,
     kind: &str,
@@ -91,7 +81,7 @@ pub fn write_status(
 }
 
 /// The objects of a partition.
-pub fn objects(
+pub(crate) fn objects(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -105,7 +95,7 @@ pub fn objects(
 
 /// Opens an object as `options` say. One that is broken has been moved away. A tombstone that is
 /// old enough to go has its suffix hashed again, which removes it.
-pub fn audit(
+pub(crate) fn audit(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -130,52 +120,35 @@ pub fn audit(
     }
 }
 
-/// The names of an object's files.
-pub fn files(
+/// Moves an object away that is in this state; false where it has changed.
+pub(crate) fn quarantine_unchanged(
     disk: &Disk,
-    policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
-) -> Result<Vec<String>, DiskError> {
-    names_of(disk, &hash_dir(policy, partition, hash))
-}
-
-/// Removes an object that has these files and no others; false where it has changed.
-pub fn remove_object(
-    disk: &Disk,
-    policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
-    files: &[String],
-) -> Result<bool, DiskError> {
-    remove_unchanged(disk, policy, partition, hash, files)
-}
-
-/// Moves an object away that has these files and no others; false where it has changed.
-pub fn quarantine_object(
-    disk: &Disk,
-    policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
-    names: &[String],
+    object: ObjectId,
+    state: &ObjectState,
     reason: &str,
 ) -> Result<bool, DiskError> {
     let place = HashDir {
-        policy,
-        partition,
-        hash,
+        policy: object.at.policy,
+        partition: object.at.partition,
+        hash: object.hash,
     };
     place.quarantine(disk, reason, || {
-        Ok(match files(disk, policy, partition, hash)? == names {
+        Ok(match object_state(disk, object)? == *state {
             true => Goes::Whole,
             false => Goes::Nothing,
         })
     })
 }
 
+/// The state of an object: its files.
+pub(crate) fn object_state(disk: &Disk, object: ObjectId) -> Result<ObjectState, DiskError> {
+    let dir = hash_dir(object.at.policy, object.at.partition, object.hash);
+    Ok(state_of(&names_of(disk, &dir)?))
+}
+
 /// Removes what runs of rsync that were cut off have left beside an object:
 /// `.<name>.<six letters or digits>`.
-pub fn remove_rsync_temporary(
+pub(crate) fn remove_rsync_temporary(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -221,6 +194,8 @@ mod tests {
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::diskfile::DiskFileConfig;
+    use crate::engine::PartitionKey;
+    use crate::replication::remove_unchanged;
     use crate::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
     use cairn_types::{HashPath, PolicySet};
 
@@ -258,19 +233,26 @@ mod tests {
             std::fs::create_dir_all(&dir).unwrap();
             std::fs::write(dir.join(name), "x").unwrap();
         };
-        let of = |hash| files(&disk, policy, partition, hash).unwrap();
+        let id = |hash| PartitionKey::new(policy, partition).object(hash);
+        let of = |hash| object_state(&disk, id(hash)).unwrap();
+        let remove = |hash, state: &ObjectState| {
+            remove_unchanged(&disk, policy, partition, hash, state).unwrap()
+        };
+        let quarantine =
+            |hash, state: &ObjectState| quarantine_unchanged(&disk, id(hash), state, "test");
         let (one, other) = (ObjectHash([1; 16]), ObjectHash([2; 16]));
         for hash in [one, other] {
             put(hash, "0000000001.00000.data");
         }
         let seen = of(one);
         put(one, "0000000002.00000.meta");
-        assert!(!remove_object(&disk, policy, partition, one, &seen).unwrap());
-        assert!(!quarantine_object(&disk, policy, partition, one, &seen, "test").unwrap());
-        assert_eq!(of(one).len(), 2);
-        assert!(remove_object(&disk, policy, partition, one, &of(one)).unwrap());
-        assert!(quarantine_object(&disk, policy, partition, other, &seen, "test").unwrap());
-        assert!(of(one).is_empty() && of(other).is_empty());
+        assert!(!remove(one, &seen));
+        assert!(!quarantine(one, &seen).unwrap());
+        assert_ne!(of(one), seen);
+        assert!(remove(one, &of(one)));
+        assert!(quarantine(other, &seen).unwrap());
+        let nothing = state_of(&[]);
+        assert!(of(one) == nothing && of(other) == nothing);
         let aside = root.path().join("d/quarantined/objects");
         assert_eq!(std::fs::read_dir(aside).unwrap().count(), 1);
     }

@@ -527,7 +527,7 @@ impl Disk {
     }
 
     /// Seconds since the epoch.
-    pub(crate) fn now(&self) -> i64 {
+    pub fn now(&self) -> i64 {
         match self.machine() {
             Some(machine) => machine.now(),
             None => machine::wall_clock(),

@@ -6,10 +6,11 @@ mod metadata;
 mod open;
 pub(crate) use look::{read_range, read_with};
 pub(crate) mod quarantine;
+mod seam;
 mod write;
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,13 +20,13 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
+use crate::engine::{
+    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, Seen, Suspect,
+};
 use crate::error::{DiskError, LIST};
 use crate::known::KnownObjects;
 use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir,
-};
-use crate::object_file::{
-    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, SeenDir, Suspect,
 };
 use crate::staged_file::{open_dir, remove_dir, remove_file};
 use crate::steps::Step;
@@ -114,9 +115,9 @@ impl DiskFileEngine {
         &self.config
     }
 
-    /// The same engine for somebody who trusts nothing: checks all content it reads, and leaves
-    /// none of it in the page cache.
-    pub fn for_audit(&self) -> Self {
+    /// The engine of an auditor: checks all content it reads, and leaves none of it in the page
+    /// cache.
+    fn trusting_nothing(&self) -> Self {
         let config = DiskFileConfig {
             keep_cache_size: 0,
             etag_validate_pct: 100.0,
@@ -133,7 +134,7 @@ impl DiskFileEngine {
 
     /// Opens whatever object a hash directory holds: for auditors. One whose name does not lead
     /// to that directory is quarantined.
-    pub fn open_hash(
+    pub(crate) fn open_hash(
         &self,
         disk: &Disk,
         policy: PolicyIndex,
@@ -146,7 +147,7 @@ impl DiskFileEngine {
 
     /// Removes what is obsolete in a hash directory, and the directory where nothing is left.
     /// Tells which files count.
-    pub fn clean_up(
+    pub(crate) fn clean_up(
         &self,
         disk: &Disk,
         policy: PolicyIndex,
@@ -266,6 +267,14 @@ impl DiskFileEngine {
     }
 }
 
+/// An object's directory as it was seen a moment ago, with nothing in it but the data file. It has
+/// been listed: the directory stream is at its end.
+#[derive(Debug)]
+struct SeenDir {
+    dir: OwnedFd,
+    data: String,
+}
+
 /// The kernel's ways of saying that a directory is damaged, or something else altogether.
 fn is_broken_dir(errno: Errno) -> bool {
     // EUCLEAN, "structure needs cleaning", is 117 on Linux.
@@ -336,9 +345,9 @@ impl ObjectEngine for DiskFileEngine {
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
-        seen: Option<SeenDir>,
+        seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError> {
-        self.tombstone_steps(disk, key, timestamp, seen)
+        self.tombstone_steps(disk, key, timestamp, seen.and_then(Seen::into))
     }
 
     fn quarantine(

@@ -6,7 +6,7 @@ use cairn_types::Timestamp;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::object_file::ObjectInfo;
+use crate::engine::ObjectInfo;
 
 /// The action of an error while a directory was read.
 pub(crate) const LIST: &str = "list";

@@ -102,11 +102,6 @@ impl FileEntry {
             content_type_timestamp,
         })
     }
-
-    /// The extension with its dot, as it goes into suffix hashes.
-    pub fn extension(&self) -> &str {
-        self.name.rfind('.').map_or("", |at| &self.name[at..])
-    }
 }
 
 fn parse_data_stem(stem: &str) -> Option<(FileKind, Timestamp)> {

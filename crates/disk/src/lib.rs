@@ -1,4 +1,5 @@
-//! One disk: Swift's object layout on a file system, and the threads that serve it.
+//! One disk: the threads that serve it, the seam to what keeps objects on it ([`engine`]), and the
+//! first such engine, Swift's object layout on a file system ([`DiskFileEngine`]).
 //!
 //! Everything here is synchronous and runs on a device's own worker threads; callers hand in one
 //! closure per operation ([`Device::read`], [`Device::write`]) and await its result. There is no
@@ -7,9 +8,10 @@
 //! Layer 1: may depend on `types` and `formats` only.
 
 pub mod async_pending;
-pub mod audit;
+mod audit;
 pub mod device_pool;
 mod diskfile;
+pub mod engine;
 pub mod error;
 mod file_content;
 pub mod group_sync;
@@ -19,12 +21,11 @@ pub mod layout;
 pub mod machine;
 mod made_dirs;
 pub mod metadata;
-pub mod object_file;
 mod overflow;
 mod partition_lock;
 pub mod reader;
 mod recent;
-pub mod relink;
+mod relink;
 pub mod replication;
 pub mod room;
 pub mod staged_file;
@@ -36,11 +37,11 @@ mod xattr;
 
 pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};
 pub use diskfile::{DiskFileConfig, DiskFileEngine};
+pub use engine::{
+    Durability, Engine, Engines, FragmentInfo, ObjectEngine, ObjectId, ObjectInfo, ObjectKey,
+    ObjectWriter, OpenObject, OpenOptions, PartitionKey, Suspect,
+};
 pub use error::{DeviceError, DiskError};
 pub use layout::{FragmentChoice, FragmentPreference};
 pub use metadata::Metadata;
-pub use object_file::{
-    Durability, FragmentInfo, ObjectEngine, ObjectInfo, ObjectKey, ObjectWriter, OpenObject,
-    OpenOptions, Suspect,
-};
 pub use reader::ObjectReader;

@@ -44,8 +44,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::diskfile::{DiskFileConfig, DiskFileEngine};
+    use crate::engine::{Durability, ObjectEngine, ObjectKey};
     use crate::metadata::Metadata;
-    use crate::object_file::{Durability, ObjectEngine, ObjectKey};
     use crate::reader::block_on;
 
     /// Works at once, and notes what is synced.

@@ -24,8 +24,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::device_pool::{Device, Run};
 use crate::diskfile::{read_range, read_with};
+use crate::engine::{Check, ObjectEngine, ObjectKey, PageCache, Source, StoredContent};
 use crate::error::DiskError;
-use crate::object_file::{Check, ContentFile, ObjectEngine, ObjectKey, PageCache};
 use crate::xattr;
 
 /// How much of what is not in memory is asked for at once.
@@ -36,14 +36,14 @@ const READ_AGAIN: Duration = Duration::from_secs(300);
 
 /// Streams a range of an object. Read whole, the content is held against the ETag, or against
 /// what was held against it a while ago (`verified.rs`): the last chunk of what fails is withheld
-/// and an error comes in its place (unless the content is [`ContentFile::given_unsound`]); by its
+/// and an error comes in its place (unless the content is [`StoredContent::given_unsound`]); by its
 /// ETag, it is quarantined.
 pub struct ObjectReader {
     device: Arc<Device>,
     engine: Arc<dyn ObjectEngine>,
     key: ObjectKey,
     etag: String,
-    content: ContentFile,
+    content: StoredContent,
     chunk_size: u64,
     /// Next byte to ask the device for, and the end.
     next: u64,
@@ -76,19 +76,19 @@ impl ObjectReader {
         engine: Arc<dyn ObjectEngine>,
         key: ObjectKey,
         etag: &str,
-        content: ContentFile,
+        content: StoredContent,
         range: Range<u64>,
         chunk_size: usize,
     ) -> Self {
         let is_whole = range == (0..content.size);
         let stays_cached = match content.page_cache {
             PageCache::Stays => true,
-            PageCache::StaysIfReadAgain => {
-                let (reads, read) = (&device.state.large_reads, (content.identity, range.start));
+            PageCache::StaysIfReadAgain => content.identity.is_none_or(|file| {
+                let (reads, read) = (&device.state.large_reads, (file, range.start));
                 let is_again = reads.is_fresh(&read, READ_AGAIN);
                 reads.insert(&read);
                 is_again
-            }
+            }),
             PageCache::Leaves => false,
         };
         let mut reader = ObjectReader {
@@ -135,8 +135,9 @@ impl ObjectReader {
         if !is_last || checksum.clone().finalize() == *known || Plant::RereadUnchecked.is_on() {
             return Ok(());
         }
-        let verified = &self.device.state.verified;
-        verified.forget(&self.content.identity);
+        if let Some(file) = &self.content.identity {
+            self.device.state.verified.forget(file);
+        }
         match self.content.gives_unsound {
             true => Ok(()),
             false => Err(DiskError::Unlike),
@@ -171,17 +172,15 @@ impl ObjectReader {
         if len == 0 {
             return None;
         }
-        let offset = self.content.offset + self.next;
-        // Zero bytes: the file is shorter than it was. The device's thread will see to it.
-        let read = read_with(len, |into| {
-            let mut into = [IoSliceMut::new(into)];
-            preadv2(
-                &*self.content.file,
-                &mut into,
-                offset,
-                ReadWriteFlags::NOWAIT,
-            )
-        });
+        let read = match &self.content.source {
+            Source::Memory(bytes) => Ok(slice(bytes, self.next, len)),
+            // Zero bytes: the file is shorter than it was. The device's thread will see to it.
+            Source::File { file, offset } => read_with(len, |into| {
+                let mut into = [IoSliceMut::new(into)];
+                let offset = offset + self.next;
+                preadv2(&**file, &mut into, offset, ReadWriteFlags::NOWAIT)
+            }),
+        };
         let bytes = read.ok().filter(|bytes| !bytes.is_empty())?;
         self.next += bytes.len() as u64;
         Some(bytes)
@@ -211,20 +210,25 @@ impl ObjectReader {
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
-                match engine.quarantine(disk, &key, &content.suspect(), &reason)? {
+                match engine.quarantine(disk, &key, &content.suspect, &reason)? {
                     true => Err(DiskError::Quarantined(reason)),
                     // Something else is in its place, of which nothing is known.
                     false => Err(DiskError::StateChanged),
                 }
             };
-            let offset = content.offset + at;
             if let Some(passed) = passed {
                 advise(&content, passed, Advice::DontNeed);
             }
             if let Some(len) = will_need {
                 advise(&content, at..at + len, Advice::WillNeed);
             }
-            let bytes = match read_range(content.file.as_fd(), offset, len as usize) {
+            let read = match &content.source {
+                Source::Memory(bytes) => Ok(slice(bytes, at, len as usize)),
+                Source::File { file, offset } => {
+                    read_range(file.as_fd(), offset + at, len as usize)
+                }
+            };
+            let bytes = match read {
                 Ok(bytes) => bytes,
                 Err(errno @ Errno::IO) => {
                     let reason = format!("read: {errno}");
@@ -246,8 +250,9 @@ impl ObjectReader {
             if is_last && let Some(Hashing { md5, checksum }) = hashing.take() {
                 let md5 = xattr::hex(&md5.finalize().into());
                 if md5 == etag || Plant::ContentUnchecked.is_on() {
-                    let verified = &disk.state.verified;
-                    verified.insert(&content.identity, checksum.finalize());
+                    if let Some(file) = &content.identity {
+                        disk.state.verified.insert(file, checksum.finalize());
+                    }
                 } else {
                     let outcome = broken(format!("ETag {etag} and file's md5 {md5} do not match"));
                     let is_settled = matches!(
@@ -292,11 +297,18 @@ impl Drop for ObjectReader {
 }
 
 /// Tells the kernel about a range of the content. Only advice: what it makes of it is its own.
-fn advise(content: &ContentFile, range: Range<u64>, advice: Advice) {
-    if let Some(len) = NonZero::new(range.end - range.start) {
-        let offset = content.offset + range.start;
-        let _ = rustix::fs::fadvise(&*content.file, offset, Some(len), advice);
+fn advise(content: &StoredContent, range: Range<u64>, advice: Advice) {
+    if let Source::File { file, offset } = &content.source
+        && let Some(len) = NonZero::new(range.end - range.start)
+    {
+        let _ = rustix::fs::fadvise(&**file, offset + range.start, Some(len), advice);
     }
+}
+
+/// `len` bytes from `at`, fewer at the end.
+fn slice(bytes: &Bytes, at: u64, len: usize) -> Bytes {
+    let at = usize::try_from(at).map_or(bytes.len(), |at| at.min(bytes.len()));
+    bytes.slice(at..at.saturating_add(len).min(bytes.len()))
 }
 
 /// Waits for a future on this thread: for callers that have no runtime.

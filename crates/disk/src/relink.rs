@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::PolicyIndex;
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
+use crate::engine::{Collision, Move, OldNames, Relinked};
 use crate::error::DiskError;
 use crate::group_sync::sync_all;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
@@ -23,60 +24,16 @@ use crate::suffix_hashes::{invalidating_durably, note_durably};
 /// Files of a partition that are not objects'; the locks last.
 const OWN_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];
 
-/// An object in two partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
-    pub policy: PolicyIndex,
-    pub hash: ObjectHash,
-    pub from: u32,
-    pub to: u32,
+fn old_dir(object: &Move) -> String {
+    hash_dir(object.policy, object.from, object.hash)
 }
 
-impl Move {
-    /// Of an object in `from` to where it is with partitions of that power; `None`: it stays.
-    pub fn to_power(policy: PolicyIndex, hash: ObjectHash, from: u32, power: u32) -> Option<Move> {
-        let to = hash.partition(32_u32.saturating_sub(power));
-        (to != from).then_some(Move {
-            policy,
-            hash,
-            from,
-            to,
-        })
-    }
-
-    fn old_dir(&self) -> String {
-        hash_dir(self.policy, self.from, self.hash)
-    }
-
-    fn new_dir(&self) -> String {
-        hash_dir(self.policy, self.to, self.hash)
-    }
-}
-
-/// What is done where both partitions have different files of one name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collision {
-    /// The new one stays, and it is an error.
-    Refuse,
-    /// The new one is quarantined, and the old one linked.
-    Quarantine,
-    /// The new one stays, and the old one may go.
-    KeepNew,
-}
-
-/// What became of an object's files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Relinked {
-    /// That count, by their names.
-    pub files: usize,
-    pub linked: usize,
-    pub errors: usize,
-    /// Names that may be removed once the links are durable; none where one could not be made.
-    pub superfluous: Vec<String>,
+fn new_dir(object: &Move) -> String {
+    hash_dir(object.policy, object.to, object.hash)
 }
 
 /// Gives what counts of objects its name in the new partition, and tells of each what was done.
-pub fn link(
+pub(crate) fn link(
     disk: &Disk,
     engine: &DiskFileEngine,
     objects: &[Move],
@@ -87,7 +44,7 @@ pub fn link(
         // The new place first: the old one is then never the cleaner of the two.
         engine.clean_up(disk, object.policy, object.to, object.hash)?;
         engine.clean_up(disk, object.policy, object.from, object.hash)?;
-        if !names_of(disk, &object.old_dir())?.is_empty() {
+        if !names_of(disk, &old_dir(object))?.is_empty() {
             let place = partition_dir(object.policy, object.to);
             places.entry(place).or_default().push(number);
         }
@@ -122,8 +79,8 @@ fn link_into(
     let mut counting = Vec::new();
     let mut suffixes = Vec::new();
     for object in objects {
-        let old = names_of(disk, &object.old_dir())?;
-        let new = names_of(disk, &object.new_dir())?;
+        let old = names_of(disk, &old_dir(object))?;
+        let new = names_of(disk, &new_dir(object))?;
         let names = that_count(&old, &new);
         if names.iter().any(|name| !new.contains(name)) {
             suffixes.push(object.hash.suffix());
@@ -135,7 +92,7 @@ fn link_into(
     let linked = linked.map(|(object, (old, names))| {
         let mut done = link_files(disk, object, &names, collision);
         if done.errors == 0 {
-            done.superfluous = old;
+            done.superfluous = OldNames(old);
         }
         done
     });
@@ -160,7 +117,7 @@ fn link_files(disk: &Disk, object: &Move, names: &[String], collision: Collision
             Ok(_) => {}
             Err(error) => {
                 done.errors += 1;
-                let (from, to) = (object.old_dir(), object.new_dir());
+                let (from, to) = (old_dir(object), new_dir(object));
                 tracing::error!(device = disk.name(), from, to, name, %error, "not relinked");
             }
         }
@@ -174,7 +131,7 @@ fn link_file(
     name: &str,
     collision: Collision,
 ) -> Result<Linked, DiskError> {
-    let (from, to) = (object.old_dir(), object.new_dir());
+    let (from, to) = (old_dir(object), new_dir(object));
     let linked = staged_file::link_file(disk, &from, &to, name)?;
     // Tombstones of one time say the same, whoever wrote them.
     if linked != Linked::Other || name.ends_with(".ts") || collision == Collision::KeepNew {
@@ -203,7 +160,7 @@ fn link_file(
 }
 
 /// Makes what was linked durable: to be called before [`unlink`].
-pub fn sync(disk: &Disk) -> Result<(), DiskError> {
+pub(crate) fn sync(disk: &Disk) -> Result<(), DiskError> {
     if disk.config().unsafe_no_fsync {
         return Ok(());
     }
@@ -212,7 +169,7 @@ pub fn sync(disk: &Disk) -> Result<(), DiskError> {
 }
 
 /// Removes old names, which [`link`] told, of objects of one partition; how many.
-pub fn unlink(disk: &Disk, objects: &[(Move, Vec<String>)]) -> Result<usize, DiskError> {
+pub(crate) fn unlink(disk: &Disk, objects: &[(Move, OldNames)]) -> Result<usize, DiskError> {
     let mut removed = 0;
     for together in objects.chunks(TOGETHER) {
         let Some((first, _)) = together.first() else {
@@ -223,7 +180,7 @@ pub fn unlink(disk: &Disk, objects: &[(Move, Vec<String>)]) -> Result<usize, Dis
         let suffixes: Vec<String> = suffixes.collect();
         let _lock = invalidating_durably(disk, &partition, &suffixes)?;
         for ((object, names), suffix) in together.iter().zip(&suffixes) {
-            removed += unlink_one(disk, object, names)?;
+            removed += unlink_one(disk, object, &names.0)?;
             remove_dir(disk, &format!("{partition}/{suffix}"));
         }
     }
@@ -231,7 +188,7 @@ pub fn unlink(disk: &Disk, objects: &[(Move, Vec<String>)]) -> Result<usize, Dis
 }
 
 fn unlink_one(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, DiskError> {
-    let dir = object.old_dir();
+    let dir = old_dir(object);
     let fd = match open_dir(disk, &dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(0),
@@ -246,7 +203,11 @@ fn unlink_one(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, Dis
 }
 
 /// Removes a partition that nothing is left in; false where something is.
-pub fn remove_empty(disk: &Disk, policy: PolicyIndex, partition: u32) -> Result<bool, DiskError> {
+pub(crate) fn remove_empty(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<bool, DiskError> {
     if !list_suffixes(disk, policy, partition)?.is_empty() {
         return Ok(false);
     }
@@ -269,7 +230,7 @@ mod tests {
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
-    use cairn_types::{HashPath, PolicySet};
+    use cairn_types::{HashPath, ObjectHash, PolicySet};
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
@@ -374,7 +335,7 @@ mod tests {
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
         let done = one(&disk, &engine, &object, Collision::Refuse);
         assert_eq!((done.files, done.linked), (0, 0));
-        assert_eq!(done.superfluous, [OLD]);
+        assert_eq!(done.superfluous.0, [OLD]);
     }
 
     #[test]
@@ -384,9 +345,9 @@ mod tests {
         fs::write(path(root.path(), &object, 8, DATA), "old").unwrap();
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
         let done = one(&disk, &engine, &object, Collision::Refuse);
-        assert_eq!((done.errors, done.superfluous.len()), (1, 0));
+        assert_eq!((done.errors, done.superfluous.0.len()), (1, 0));
         let done = one(&disk, &engine, &object, Collision::KeepNew);
-        assert_eq!((done.errors, done.superfluous.len()), (0, 1));
+        assert_eq!((done.errors, done.superfluous.0.len()), (0, 1));
         let done = one(&disk, &engine, &object, Collision::Quarantine);
         assert_eq!((done.errors, done.linked), (0, 1));
         let new = path(root.path(), &object, 16, DATA);

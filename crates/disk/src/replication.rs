@@ -6,9 +6,7 @@
 //! would go with it; here only the files that were there when sending began are removed, under
 //! the lock that writers take, and a directory in which anything has changed stays.
 
-use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use cairn_formats::ssync::{Held, Offer};
@@ -19,9 +17,12 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
+use crate::engine::{
+    Contents, ObjectEngine, ObjectKey, ObjectState, OpenOptions, Purge, ReplicationLock, Reverted,
+    Sendable,
+};
 use crate::error::DiskError;
 use crate::layout::{FileEntry, FileKind, FragmentChoice, OnDiskFiles, hash_dir, partition_dir};
-use crate::object_file::{ObjectEngine, ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
@@ -29,7 +30,7 @@ use crate::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 
 /// The partitions of a policy on this disk, in order. Makes the policy's directory, where rsync
 /// puts what it brings, and removes files that lie in a partition's place.
-pub fn list_partitions(disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
+pub(crate) fn list_partitions(disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
     let objects = policy.dir("objects");
     make_dirs(disk, &objects)?;
     let mut partitions = Vec::new();
@@ -62,7 +63,7 @@ fn is_file(disk: &Disk, path: &str) -> bool {
 }
 
 /// The suffixes of a partition, in order.
-pub fn list_suffixes(
+pub(crate) fn list_suffixes(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -77,7 +78,7 @@ pub fn list_suffixes(
 }
 
 /// The objects of a suffix, in order.
-pub fn list_hashes(
+pub(crate) fn list_hashes(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -99,7 +100,7 @@ pub fn list_hashes(
 /// What a suffix has to offer to another replica; of an erasure-coded policy, which fragments.
 /// Cleans up on its way; a suffix with nothing in
 /// it is to be hashed again.
-pub fn list_offers(
+pub(crate) fn list_offers(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -142,7 +143,7 @@ fn offer(hash: ObjectHash, files: &OnDiskFiles) -> Option<Offer> {
 
 /// What is there of an object that somebody offers; `None`: nothing that counts. The object is
 /// opened, so that a broken one is found, and asked for.
-pub fn held(
+pub(crate) fn held(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -189,7 +190,7 @@ fn held_of(
 /// As [`held`], of an erasure-coded policy: what is there of the fragment `index`, where
 /// somebody offers theirs. One that is here and not durable, but is where it comes from, becomes
 /// durable.
-pub fn held_fragment(
+pub(crate) fn held_fragment(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -238,17 +239,8 @@ pub fn held_fragment(
     }
 }
 
-/// An object as it is sent to another replica.
-pub enum Sendable {
-    Object(ObjectKey, Box<OpenObject>),
-    /// `/account/container/object`, and when it was deleted.
-    Tombstone(Arc<str>, Timestamp),
-    /// Gone meanwhile, or found broken and moved away.
-    Nothing,
-}
-
 /// Opens what is to be sent. `inline_limit`: objects up to this size are read along, and checked.
-pub fn open_to_send(
+pub(crate) fn open_to_send(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -279,88 +271,62 @@ pub fn open_to_send(
 /// So many objects change under one lock, with one sync of the notes of their suffixes.
 pub(crate) const TOGETHER: usize = 64;
 
-/// The files of a partition at one moment: by suffix and object, their names in order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents(BTreeMap<(String, ObjectHash), Vec<String>>);
-
-impl Contents {
-    pub fn of(disk: &Disk, policy: PolicyIndex, partition: u32) -> Result<Self, DiskError> {
-        let mut contents = BTreeMap::new();
-        for suffix in list_suffixes(disk, policy, partition)? {
-            for hash in list_hashes(disk, policy, partition, &suffix)? {
-                let names = names_of(disk, &hash_dir(policy, partition, hash))?;
-                contents.insert((suffix.clone(), hash), names);
-            }
+/// The objects of a partition, each with the names of its files.
+pub(crate) fn contents(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<Contents, DiskError> {
+    let mut contents = Vec::new();
+    for suffix in list_suffixes(disk, policy, partition)? {
+        for hash in list_hashes(disk, policy, partition, &suffix)? {
+            let names = names_of(disk, &hash_dir(policy, partition, hash))?;
+            contents.push((hash, state_of(&names)));
         }
-        Ok(Contents(contents))
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The suffixes with something in them, in order.
-    pub fn suffixes(&self) -> Vec<String> {
-        let mut suffixes: Vec<String> = self.0.keys().map(|(suffix, _)| suffix.clone()).collect();
-        suffixes.dedup();
-        suffixes
-    }
-
-    /// Removes these objects where they are still as they were: all, or those of `only`, without
-    /// those of `keep`. Tells how many it removed.
-    pub fn remove(
-        &self,
-        disk: &Disk,
-        policy: PolicyIndex,
-        partition: u32,
-        only: Option<&HashSet<ObjectHash>>,
-        keep: &HashSet<ObjectHash>,
-    ) -> Result<usize, DiskError> {
-        let is_chosen = |hash| only.is_none_or(|only| only.contains(hash)) && !keep.contains(hash);
-        let chosen: Vec<_> = self.0.iter().filter(|((_, h), _)| is_chosen(h)).collect();
-        let dir = partition_dir(policy, partition);
-        let mut removed = 0;
-        for together in chosen.chunks(TOGETHER) {
-            let mut suffixes: Vec<&String> = together.iter().map(|((s, _), _)| s).collect();
-            suffixes.dedup();
-            let _lock = invalidating_durably(disk, &dir, &suffixes)?;
-            for ((suffix, hash), names) in together {
-                if remove_files(disk, &hash_dir(policy, partition, *hash), names)? {
-                    removed += 1;
-                    remove_dir(disk, &format!("{dir}/{suffix}"));
-                }
-            }
-        }
-        Ok(removed)
-    }
+    Ok(contents.into_iter().collect())
 }
 
-/// What was sent of an object to where it belongs, and may go from here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reverted {
-    pub hash: ObjectHash,
-    /// Of the fragment or the tombstone.
-    pub data: Timestamp,
-    /// Of the metadata that went with it.
-    pub meta: Timestamp,
-    pub is_durable: bool,
+/// The state of an object: the names of its files in order, ended by zeros.
+pub(crate) fn state_of(names: &[String]) -> ObjectState {
+    let ended = names.iter().flat_map(|name| [name.as_bytes(), b"\0"]);
+    ObjectState::new(ended.collect::<Vec<_>>().concat())
+}
+
+/// Removes objects of a partition that are still as they were; how many.
+pub(crate) fn remove_contents(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    chosen: &[(&str, ObjectHash, &ObjectState)],
+) -> Result<usize, DiskError> {
+    let dir = partition_dir(policy, partition);
+    let mut removed = 0;
+    for together in chosen.chunks(TOGETHER) {
+        let mut suffixes: Vec<&str> = together.iter().map(|(suffix, ..)| *suffix).collect();
+        suffixes.dedup();
+        let _lock = invalidating_durably(disk, &dir, &suffixes)?;
+        for (suffix, hash, state) in together {
+            if remove_files(disk, &hash_dir(policy, partition, *hash), state)? {
+                removed += 1;
+                remove_dir(disk, &format!("{dir}/{suffix}"));
+            }
+        }
+    }
+    Ok(removed)
 }
 
 /// Removes fragments, or tombstones, that have been handed over, and the objects' directories
-/// where nothing is left. `index`: of the fragments. `is_handoff`: none of the partition's
-/// fragments belongs here, so that metadata goes with the last one. A fragment that is not durable
-/// stays while it may become so.
-pub fn purge(
+/// where nothing is left.
+pub(crate) fn purge(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
     partition: u32,
-    reverted: &[Reverted],
-    index: Option<u32>,
-    is_handoff: bool,
+    purge: &Purge,
 ) -> Result<(), DiskError> {
     let dir = partition_dir(policy, partition);
-    for together in reverted.chunks(TOGETHER) {
+    for together in purge.reverted.chunks(TOGETHER) {
         for one in together {
             engine.clean_up(disk, policy, partition, one.hash)?;
         }
@@ -368,7 +334,7 @@ pub fn purge(
         let _lock = invalidating_durably(disk, &dir, &suffixes)?;
         for (one, suffix) in together.iter().zip(&suffixes) {
             let object = hash_dir(policy, partition, one.hash);
-            purge_one(disk, engine, &object, one, index, is_handoff)?;
+            purge_one(disk, engine, &object, one, purge)?;
             remove_dir(disk, &format!("{dir}/{suffix}"));
         }
     }
@@ -380,8 +346,7 @@ fn purge_one(
     engine: &DiskFileEngine,
     dir: &str,
     reverted: &Reverted,
-    index: Option<u32>,
-    is_handoff: bool,
+    purge: &Purge,
 ) -> Result<(), DiskError> {
     let fd = match open_dir(disk, dir) {
         Ok(fd) => fd,
@@ -397,6 +362,7 @@ fn purge_one(
         _ => false,
     };
     let window = engine.config().commit_window;
+    let (index, is_handoff) = (purge.index, purge.is_handoff);
     let goes = |entry: &FileEntry| match entry.kind {
         FileKind::Tombstone => entry.timestamp == reverted.data,
         FileKind::Meta => is_handoff && is_last && entry.timestamp == reverted.meta,
@@ -437,15 +403,16 @@ pub(crate) fn remove_unchanged(
     policy: PolicyIndex,
     partition: u32,
     hash: ObjectHash,
-    names: &[String],
+    state: &ObjectState,
 ) -> Result<bool, DiskError> {
     let partition_dir = partition_dir(policy, partition);
     let _lock = invalidating_durably(disk, &partition_dir, &[hash.suffix()])?;
-    remove_files(disk, &hash_dir(policy, partition, hash), names)
+    remove_files(disk, &hash_dir(policy, partition, hash), state)
 }
 
-fn remove_files(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskError> {
-    if names_of(disk, dir)? != names {
+fn remove_files(disk: &Disk, dir: &str, state: &ObjectState) -> Result<bool, DiskError> {
+    let names = names_of(disk, dir)?;
+    if state_of(&names) != *state {
         return Ok(false);
     }
     let fd = match open_dir(disk, dir) {
@@ -453,7 +420,7 @@ fn remove_files(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskEr
         Err(Errno::NOENT) => return Ok(true),
         Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
     };
-    for name in names {
+    for name in &names {
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }
@@ -461,7 +428,7 @@ fn remove_files(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskEr
 }
 
 /// Removes a partition in which no object is left; false where there is one.
-pub fn remove_partition(
+pub(crate) fn remove_partition(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -492,7 +459,7 @@ pub fn remove_partition(
 }
 
 /// Removes what uploads that ended long ago have left in a policy's `tmp`.
-pub fn remove_old_temporary(
+pub(crate) fn remove_old_temporary(
     disk: &Disk,
     policy: PolicyIndex,
     age: Duration,
@@ -511,38 +478,32 @@ pub fn remove_old_temporary(
     Ok(())
 }
 
-/// A lock that Swift's object servers and replicators know too (flock); held until dropped.
-#[derive(Debug)]
-pub struct ReplicationLock {
-    _file: OwnedFd,
+/// The lock of a partition that is being brought up to date by another server, or handed over to
+/// others: a `flock` that Swift's object servers and replicators know too. `None`: somebody has it.
+/// Makes the partition's directory.
+pub(crate) fn try_lock_partition(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<Option<ReplicationLock>, DiskError> {
+    let dir = partition_dir(policy, partition);
+    make_dirs(disk, &dir)?;
+    try_lock(disk, &format!("{dir}/.lock-replication"))
 }
 
-impl ReplicationLock {
-    /// The lock of a partition that is being brought up to date by another server, or handed
-    /// over to others. `None`: somebody has it. Makes the partition's directory.
-    pub fn try_partition(
-        disk: &Disk,
-        policy: PolicyIndex,
-        partition: u32,
-    ) -> Result<Option<Self>, DiskError> {
-        let dir = partition_dir(policy, partition);
-        make_dirs(disk, &dir)?;
-        try_lock(disk, &format!("{dir}/.lock-replication"))
-    }
-
-    /// One of a device's `limit` locks for being brought up to date.
-    pub fn try_device(disk: &Disk, limit: usize) -> Result<Option<Self>, DiskError> {
-        for number in 0..limit {
-            let path = match number {
-                0 => ".lock".to_owned(),
-                number => format!(".lock-{number}"),
-            };
-            if let Some(lock) = try_lock(disk, &path)? {
-                return Ok(Some(lock));
-            }
+/// One of a device's `limit` locks for being brought up to date, whatever the engine: `flock`s that
+/// Swift's object servers know too.
+pub fn try_lock_device(disk: &Disk, limit: usize) -> Result<Option<ReplicationLock>, DiskError> {
+    for number in 0..limit {
+        let path = match number {
+            0 => ".lock".to_owned(),
+            number => format!(".lock-{number}"),
+        };
+        if let Some(lock) = try_lock(disk, &path)? {
+            return Ok(Some(lock));
         }
-        Ok(None)
     }
+    Ok(None)
 }
 
 fn try_lock(disk: &Disk, path: &str) -> Result<Option<ReplicationLock>, DiskError> {
@@ -550,7 +511,7 @@ fn try_lock(disk: &Disk, path: &str) -> Result<Option<ReplicationLock>, DiskErro
     let file = rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o600))
         .map_err(|errno| DiskError::from_errno("open", path, errno))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(ReplicationLock { _file: file })),
+        Ok(()) => Ok(Some(ReplicationLock::new(file))),
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
         Err(errno) => Err(DiskError::from_errno("lock", path, errno)),
     }

@@ -6,12 +6,13 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 
 use crate::device_pool::Disk;
-use crate::error::DiskError;
+use crate::error::{DeviceError, DiskError};
 
 type Own = Box<dyn FnMut() -> io::Result<()> + Send>;
 /// What is to be done when everybody has been told: it may be left undone by a crash.
@@ -31,6 +32,26 @@ pub enum Step<T> {
         weight: usize,
         next: Next<T>,
     },
+    /// Handed to a thread of the engine's own, which completes it when it is durable.
+    Handed(Handed<T>),
+}
+
+/// An operation that a thread of the engine's own carries on. It starts when it is given its
+/// completion.
+pub struct Handed<T>(Box<dyn FnOnce(Completion<T>) + Send>);
+
+/// Where the result of a handed operation goes. Dropped, it is that of a device that has stopped.
+pub struct Completion<T>(Box<dyn FnOnce(Result<T, DiskError>) + Send>);
+
+impl<T> Completion<T> {
+    fn new(complete: impl FnOnce(Result<T, DiskError>) + Send + 'static) -> Self {
+        Completion(Box::new(complete))
+    }
+
+    /// To be called when the operation is durable, or has failed.
+    pub fn complete(self, result: Result<T, DiskError>) {
+        (self.0)(result);
+    }
 }
 
 impl<T: Send + 'static> Step<T> {
@@ -47,6 +68,11 @@ impl<T: Send + 'static> Step<T> {
         }
     }
 
+    /// `hand`: gives the operation to the thread that carries it on, which calls the completion.
+    pub fn handed(hand: impl FnOnce(Completion<T>) + Send + 'static) -> Self {
+        Step::Handed(Handed(Box::new(hand)))
+    }
+
     /// The same operation with its result turned into another.
     pub fn map<U: Send + 'static>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Step<U> {
         match self {
@@ -57,6 +83,11 @@ impl<T: Send + 'static> Step<T> {
                 weight,
                 next: Box::new(move |disk| Ok(next(disk)?.map(f))),
             },
+            Step::Handed(Handed(hand)) => Step::handed(move |completion: Completion<U>| {
+                hand(Completion::new(move |result: Result<T, DiskError>| {
+                    completion.complete(result.map(f));
+                }));
+            }),
         }
     }
 
@@ -72,6 +103,10 @@ impl<T: Send + 'static> Step<T> {
                 weight,
                 next: Box::new(move |disk| Ok(next(disk)?.end(f))),
             },
+            // It is waited for, and leaves nothing to sync.
+            handed @ Step::Handed(_) => {
+                Step::sync(0, || Ok(()), move |disk| Ok(f(handed.finish(disk)?)))
+            }
         }
     }
 
@@ -87,6 +122,12 @@ impl<T: Send + 'static> Step<T> {
                 Step::Sync { own, weight, next } => {
                     durable(disk, weight, own)?;
                     self = next(disk)?;
+                }
+                Step::Handed(Handed(hand)) => {
+                    let (sender, receiver) = mpsc::sync_channel(1);
+                    hand(Completion::new(move |result| _ = sender.send(result)));
+                    let stopped = || Err(DeviceError::Stopped(disk.name().to_owned()).into());
+                    return receiver.recv().unwrap_or_else(|_| stopped());
                 }
             }
         }
@@ -167,6 +208,18 @@ impl<T: Send + 'static> Operation for Run<T> {
                 self.own = Some((own, weight));
                 self.next = Some(next);
                 true
+            }
+            Ok(Ok(Step::Handed(Handed(hand)))) => {
+                if let Some(sender) = self.sender.take() {
+                    let state = disk.state.clone();
+                    hand(Completion::new(move |result| {
+                        if let Err(error) = &result {
+                            state.note(error);
+                        }
+                        let _ = sender.send(result);
+                    }));
+                }
+                false
             }
             Ok(Ok(Step::Done(value))) => {
                 self.end(Ok(value));

@@ -19,91 +19,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use cairn_formats::pickle::{self, Value};
-use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
-use md5::{Digest, Md5};
+use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
+use crate::engine::{Counted, Hashed, SuffixHash, SuffixHasher};
 use crate::error::{DiskError, LIST};
 use crate::layout::{OnDiskFiles, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{Reserve, StagedFile, fsync, just_link, open_dir, remove_dir};
 use crate::steps::durable;
-use crate::xattr;
 
 const HASHES: &str = "hashes.pkl";
 const INVALID: &str = "hashes.invalid";
 /// A `hashes.pkl` has at most 4,096 suffixes; anything far larger is not one.
 const FILE_MAX: u64 = 16 << 20;
-
-/// What a suffix has instead of one MD5 where its policy is erasure-coded: under each index that
-/// of the times of its fragments, under `None` that of all that fragments have in common (what
-/// is durable, metadata, tombstones).
-pub type FragmentHashes = BTreeMap<Option<u32>, String>;
-
-/// The hash of one suffix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SuffixHash {
-    Whole(String),
-    Fragments(FragmentHashes),
-}
-
-impl SuffixHash {
-    /// Of a replicated policy.
-    pub fn whole(&self) -> Option<&str> {
-        match self {
-            SuffixHash::Whole(hash) => Some(hash),
-            SuffixHash::Fragments(_) => None,
-        }
-    }
-
-    /// Of an erasure-coded policy.
-    pub fn fragments(&self) -> Option<&FragmentHashes> {
-        match self {
-            SuffixHash::Whole(_) => None,
-            SuffixHash::Fragments(hashes) => Some(hashes),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        match self {
-            SuffixHash::Whole(hash) => hash.is_empty(),
-            SuffixHash::Fragments(hashes) => hashes.is_empty(),
-        }
-    }
-
-    /// As it stands in `hashes.pkl` and in answers to REPLICATE.
-    pub fn to_value(&self) -> Value {
-        match self {
-            SuffixHash::Whole(hash) => Value::str(hash),
-            SuffixHash::Fragments(hashes) => {
-                let pair = |(index, hash): (&Option<u32>, &String)| {
-                    let index = index.map_or(Value::None, |index| Value::Int(index.into()));
-                    (index, Value::str(hash))
-                };
-                Value::Dict(hashes.iter().map(pair).collect())
-            }
-        }
-    }
-
-    /// `None`: no hash, or nothing of the kind.
-    pub fn from_value(value: &Value) -> Option<Self> {
-        let Some(pairs) = value.as_dict() else {
-            return Some(SuffixHash::Whole(value.as_str()?.to_owned()));
-        };
-        let pair = |(index, hash): &(Value, Value)| {
-            let index = match index {
-                Value::None => None,
-                index => Some(u32::try_from(index.as_int()?).ok()?),
-            };
-            Some((index, hash.as_str()?.to_owned()))
-        };
-        let pairs: Option<FragmentHashes> = pairs.iter().map(pair).collect();
-        pairs.map(SuffixHash::Fragments)
-    }
-}
 
 /// The hashes of one partition.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -173,12 +105,12 @@ pub(crate) fn note_durably<S: AsRef<str>>(
 }
 
 /// Notes that a suffix has to be hashed again.
-pub fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
+pub(crate) fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
     disk.with_room(|| invalidating(disk, partition_dir, suffix).map(drop))
 }
 
 /// As [`invalidate`] for many suffixes, with the notes on disk.
-pub fn invalidate_durably(
+pub(crate) fn invalidate_durably(
     disk: &Disk,
     partition_dir: &str,
     suffixes: &[String],
@@ -272,17 +204,10 @@ fn write_hashes(
     })
 }
 
-/// A partition's suffix hashes, and how many of them had to be made anew.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hashed {
-    pub hashes: BTreeMap<String, SuffixHash>,
-    pub hashed: u64,
-}
-
 /// The suffix hashes of a partition, those that changed and those of
 /// `recalculate` hashed anew. `look`: for suffixes that `hashes.pkl` does not know, too. Cleans
 /// up on its way, as Swift does.
-pub fn get_hashes(
+pub(crate) fn get_hashes(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -344,7 +269,7 @@ pub fn get_hashes(
 }
 
 /// What `hashes.pkl` says of suffixes that nobody has noted as changed.
-pub fn settled_hashes(
+pub(crate) fn settled_hashes(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
@@ -364,7 +289,7 @@ pub fn settled_hashes(
 /// Notes a suffix that is not as it was hashed. A power cut may keep a new file's name and lose the
 /// note of it: until something else changes there, replicators would take the suffix for what it was.
 /// True: it was noted.
-pub fn check_suffix(
+pub(crate) fn check_suffix(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
@@ -461,77 +386,49 @@ fn hash_suffix(
         Err(error) => return Err(error),
     };
     names.sort();
-    let mut hashers = Hashers::default();
+    let mut hasher = SuffixHasher::new();
     for name in names {
         let Some(hash) = ObjectHash::from_hex(&name) else {
             continue;
         };
         let files = engine.clean_up(disk, policy, partition, hash)?;
-        hashers.add(&files);
+        add_files(&mut hasher, &files);
     }
     if remove_dir(disk, &dir) {
         return Ok(None);
     }
-    Ok(Some(match engine.unique_fragments(policy) {
-        Some(_) => SuffixHash::Fragments(hashers.finish()),
-        None => SuffixHash::Whole(hex_of(hashers.common)),
-    }))
+    Ok(Some(
+        hasher.finish(engine.unique_fragments(policy).is_some()),
+    ))
 }
 
-fn hex_of(md5: Md5) -> String {
-    xattr::hex(&md5.finalize().into())
-}
-
-/// MD5s of the names of files that count.
-#[derive(Default)]
-struct Hashers {
-    common: Md5,
-    is_used: bool,
-    by_index: BTreeMap<u32, Md5>,
-}
-
-impl Hashers {
-    fn add_common(&mut self, time: Timestamp, what: &str) {
-        self.common.update(time.internal().as_bytes());
-        self.common.update(what.as_bytes());
-        self.is_used = true;
+/// Adds the files of one object, in Swift's order.
+fn add_files(hasher: &mut SuffixHasher, files: &OnDiskFiles) {
+    if let Some(entry) = &files.meta {
+        hasher.add(Counted::Meta, entry.timestamp);
     }
-
-    /// Adds the files of one object, in Swift's order.
-    fn add(&mut self, files: &OnDiskFiles) {
-        for entry in [&files.meta, &files.tombstone].into_iter().flatten() {
-            self.add_common(entry.timestamp, entry.extension());
+    if let Some(entry) = &files.tombstone {
+        hasher.add(Counted::Tombstone, entry.timestamp);
+    }
+    match &files.data {
+        Some(entry) if entry.fragment_index().is_none() => {
+            hasher.add(Counted::Data, entry.timestamp);
         }
-        match &files.data {
-            Some(entry) if entry.fragment_index().is_none() => {
-                self.add_common(entry.timestamp, entry.extension());
+        _ => {
+            for set in &files.fragments.sets {
+                for index in set.indices() {
+                    hasher.add_fragment(index, set.timestamp);
+                }
             }
-            _ => self.add_fragments(files),
-        }
-        let content_type = files.content_type.as_ref();
-        if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
-            self.add_common(time, "_ctype");
-        }
-    }
-
-    fn add_fragments(&mut self, files: &OnDiskFiles) {
-        for set in &files.fragments.sets {
-            for index in set.indices() {
-                let md5 = self.by_index.entry(index).or_default();
-                md5.update(set.timestamp.internal().as_bytes());
+            // However the files say it.
+            if let Some(durable) = files.fragments.durable {
+                hasher.add(Counted::Durable, durable);
             }
         }
-        // However the files say it.
-        if let Some(durable) = files.fragments.durable {
-            self.add_common(durable, ".durable");
-        }
     }
-
-    fn finish(self) -> FragmentHashes {
-        let common = self.is_used.then(|| (None, hex_of(self.common)));
-        let by_index = self.by_index.into_iter();
-        let by_index = by_index.map(|(index, md5)| (Some(index), hex_of(md5)));
-        common.into_iter().chain(by_index).collect()
+    let content_type = files.content_type.as_ref();
+    if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
+        hasher.add(Counted::ContentType, time);
     }
 }
 

@@ -9,10 +9,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::object_file::Content;
+use cairn_disk::engine::{Content, Inventory};
 use cairn_disk::{
     Device, Devices, DevicesConfig, DiskError, DiskFileConfig, DiskFileEngine, Durability,
-    FragmentChoice, Metadata, ObjectEngine, ObjectKey, OpenOptions, async_pending, suffix_hashes,
+    FragmentChoice, Metadata, ObjectEngine, ObjectKey, OpenOptions, PartitionKey, async_pending,
+    suffix_hashes,
 };
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
@@ -281,7 +282,9 @@ df('s2').delete(Timestamp(4000000002))
 "#,
     );
     let disk = world.device.disk().unwrap();
-    let ours = suffix_hashes::get_hashes(&disk, &world.engine, PolicyIndex(0), 7, &[], false)
+    let ours = world
+        .engine
+        .suffix_hashes(&disk, PartitionKey::new(PolicyIndex(0), 7), &[], false)
         .unwrap()
         .hashes;
     assert!(ours.len() > 15);

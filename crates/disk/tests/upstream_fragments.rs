@@ -10,10 +10,11 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use cairn_disk::engine::Inventory;
 use cairn_disk::layout::{FileEntry, choose_fragments};
 use cairn_disk::{
     Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FragmentChoice, FragmentPreference,
-    suffix_hashes,
+    PartitionKey, suffix_hashes,
 };
 use cairn_types::{
     EcType, ErasureScheme, HashPath, ObjectHash, PolicyIndex, PolicyKind, PolicySet, StoragePolicy,
@@ -229,7 +230,9 @@ fn random_directories_are_seen_alike() {
         &policies(),
         DiskFileConfig::default(),
     );
-    let found = suffix_hashes::get_hashes(&disk, &engine, PolicyIndex(1), 7, &[], true).unwrap();
+    let found = engine
+        .suffix_hashes(&disk, PartitionKey::new(PolicyIndex(1), 7), &[], true)
+        .unwrap();
     let found: serde_json::Map<String, Value> = found
         .hashes
         .iter()

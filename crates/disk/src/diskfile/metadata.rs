@@ -8,11 +8,11 @@ use rustix::io::Errno;
 
 use super::look::open_file;
 use super::open::Failed;
+use crate::engine::{FragmentInfo, ObjectInfo, OpenOptions};
 use crate::error::DiskError;
 use crate::layout::{FileEntry, OnDiskFiles};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
-use crate::object_file::{FragmentInfo, ObjectInfo, OpenOptions};
 use crate::overflow::{self, OverflowError};
 use crate::xattr::{self, XattrError};
 

@@ -12,17 +12,17 @@ use rustix::io::Errno;
 use super::look::{Look, open_file};
 use super::metadata::{check_metadata, io_error, merge, read_metadata};
 use super::quarantine::{Goes, HashDir};
-use super::{DiskFileEngine, is_broken_dir};
+use super::{DiskFileEngine, SeenDir, is_broken_dir};
 use crate::device_pool::Disk;
+use crate::engine::{
+    Check, Content, ObjectInfo, ObjectKey, OpenObject, OpenOptions, PageCache, Seen, Source,
+    StoredContent, Suspect,
+};
 use crate::error::{DiskError, LIST};
 use crate::known::KnownObject;
 use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
-use crate::object_file::{
-    Check, Content, ContentFile, ObjectInfo, ObjectKey, OpenObject, OpenOptions, PageCache,
-    SeenDir, Suspect,
-};
 use crate::recent::FileIdentity;
 use crate::staged_file::open_dir;
 use crate::xattr;
@@ -306,9 +306,11 @@ impl DiskFileEngine {
             self.known.insert(dir, object, wall_clock());
         }
         let (content, is_checked) = self.read_content(disk, fd, &info, identity, options, look)?;
-        let seen = (options.inline_limit == 0 && count == 1).then(|| SeenDir {
-            dir: dir_fd,
-            data: data.name.clone(),
+        let seen = (options.inline_limit == 0 && count == 1).then(|| {
+            Seen::new(SeenDir {
+                dir: dir_fd,
+                data: data.name.clone(),
+            })
         });
         let open = OpenObject {
             info,
@@ -440,16 +442,19 @@ impl DiskFileEngine {
         let check = self.check_of(disk, &identity);
         let is_checked = check != Check::Nothing;
         if info.size > options.inline_limit {
-            let file = ContentFile {
-                file: Arc::new(fd),
-                offset: 0,
+            let file = StoredContent {
+                source: Source::File {
+                    file: Arc::new(fd),
+                    offset: 0,
+                },
                 size: info.size,
-                identity,
+                suspect: suspect(&identity),
+                identity: Some(identity),
                 check,
                 page_cache: self.page_cache(info.size),
                 gives_unsound: false,
             };
-            return Ok((Content::File(file), is_checked));
+            return Ok((Content::Stored(file), is_checked));
         }
         if look == Look::InMemory && check == Check::Md5 && info.size > HASHED_IN_PLACE {
             return Err(Failed::NotCached);
@@ -458,13 +463,13 @@ impl DiskFileEngine {
             look.read(disk, fd.as_fd(), info.size as usize)
                 .map_err(|errno| match io_error("read", errno) {
                     Failed::Unreadable(reason, _) => {
-                        Failed::Unreadable(reason, Some(Suspect::of(&identity)))
+                        Failed::Unreadable(reason, Some(suspect(&identity)))
                     }
                     failed => failed,
                 })?;
         if bytes.len() as u64 != info.size {
             let reason = "the file became shorter".into();
-            return Err(Failed::Unsound(reason, Suspect::of(&identity)));
+            return Err(Failed::Unsound(reason, suspect(&identity)));
         }
         if is_checked {
             let checksum = crc32fast::hash(&bytes);
@@ -474,7 +479,7 @@ impl DiskFileEngine {
                 if md5 != info.etag() && !Plant::ContentUnchecked.is_on() {
                     let etag = info.etag();
                     let reason = format!("ETag {etag} and file's md5 {md5} do not match");
-                    return Err(Failed::Unsound(reason, Suspect::of(&identity)));
+                    return Err(Failed::Unsound(reason, suspect(&identity)));
                 }
                 disk.state.verified.insert(&identity, checksum);
             }
@@ -503,6 +508,14 @@ impl DiskFileEngine {
     fn draws_a_check(&self) -> bool {
         let percent = self.config.etag_validate_pct;
         percent >= 100.0 || (percent > 0.0 && random_percent() < percent)
+    }
+}
+
+/// A file while it is open: nothing else has its number meanwhile.
+fn suspect(file: &FileIdentity) -> Suspect {
+    Suspect::At {
+        place: file.device(),
+        number: file.inode(),
     }
 }
 

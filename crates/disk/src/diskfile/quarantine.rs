@@ -13,9 +13,9 @@ use rustix::io::Errno;
 
 use super::open::list_entries;
 use crate::device_pool::Disk;
+use crate::engine::{ObjectKey, Suspect};
 use crate::error::{DiskError, LIST};
 use crate::layout::{FileEntry, FileKind, hash_dir, partition_dir};
-use crate::object_file::{ObjectKey, Suspect};
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{move_aside, open_dir, unique};
 use crate::suffix_hashes::note_durably;
@@ -116,9 +116,9 @@ impl HashDir {
         };
         let entries = list_entries(fd.as_fd()).map_err(error)?.entries;
         let is_suspect = |entry: &&FileEntry| match suspect {
-            Suspect::File { device, inode } => {
+            Suspect::At { place, number } => {
                 let stat = rustix::fs::statat(&fd, &*entry.name, AtFlags::SYMLINK_NOFOLLOW);
-                stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (*device, *inode))
+                stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (*place, *number))
             }
             Suspect::Data {
                 timestamp,

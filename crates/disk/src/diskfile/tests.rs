@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use super::*;
 use crate::device_pool::{Device, Devices, DevicesConfig};
+use crate::engine::Content;
 use crate::layout::partition_dir;
-use crate::object_file::Content;
 use crate::reader::{ObjectReader, block_on};
 use crate::recent::FileIdentity;
 use crate::suffix_hashes::{get_hashes, read_hashes};
@@ -162,7 +162,7 @@ impl World {
     /// Of an object too large to be inline.
     fn reader(&self, range: std::ops::Range<u64>) -> ObjectReader {
         let open = self.open().unwrap();
-        let Content::File(file) = open.content else {
+        let Content::Stored(file) = open.content else {
             panic!("too large to be inline");
         };
         let engine: Arc<dyn ObjectEngine> = Arc::new(self.engine.clone());

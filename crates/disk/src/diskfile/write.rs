@@ -8,15 +8,15 @@ use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::io::Errno;
 
-use super::DiskFileEngine;
+use super::{DiskFileEngine, SeenDir};
 use crate::device_pool::Disk;
+use crate::engine::{Durability, ObjectKey, ObjectWriter};
 use crate::error::DiskError;
 use crate::layout::{
     FileEntry, FragmentChoice, data_name, fragment_name, hash_dir, meta_name, partition_dir,
     tombstone_name,
 };
 use crate::metadata::{FRAGMENT_INDEX, Metadata, NAME, OVERFLOW};
-use crate::object_file::{Durability, ObjectKey, ObjectWriter, SeenDir};
 use crate::overflow;
 use crate::staged_file::{
     Published, Renamed, Reserve, StagedFile, open_dir, remove_file, rename_in,

@@ -1,14 +1,17 @@
 #![allow(clippy::unwrap_used)]
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use cairn_types::{HashPath, PolicySet};
 
 use super::*;
 use crate::device_pool::{Devices, DevicesConfig};
 use crate::diskfile::DiskFileConfig;
+use crate::engine::{Durability, Handover, PartitionKey};
 use crate::machine::Machine;
 use crate::machine::tests::Watching;
 use crate::metadata::Metadata;
-use crate::object_file::Durability;
 use crate::suffix_hashes::get_hashes;
 
 const POLICY: PolicyIndex = PolicyIndex(0);
@@ -98,7 +101,19 @@ impl World {
     }
 
     fn contents(&self) -> Contents {
-        Contents::of(&self.disk, POLICY, 7).unwrap()
+        contents(&self.disk, POLICY, 7).unwrap()
+    }
+
+    /// Removes what is still as it was of all, or of `only`, without `keep`.
+    fn remove(
+        &self,
+        contents: &Contents,
+        only: Option<&HashSet<ObjectHash>>,
+        keep: &HashSet<ObjectHash>,
+    ) -> usize {
+        let at = PartitionKey::new(POLICY, 7);
+        let removed = self.engine.remove(&self.disk, at, contents, only, keep);
+        removed.unwrap()
     }
 }
 
@@ -154,12 +169,7 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
     };
     let before = hashes();
     let keep = HashSet::from([kept]);
-    assert_eq!(
-        contents
-            .remove(&world.disk, POLICY, 7, None, &keep)
-            .unwrap(),
-        1
-    );
+    assert_eq!(world.remove(&contents, None, &keep), 1);
     assert!(!remove_partition(&world.disk, POLICY, 7).unwrap());
     assert!(before.contains_key(&world.key("o").hash.suffix()));
     assert!(
@@ -167,14 +177,10 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
         "{before:?}"
     );
     let left = world.contents();
-    assert_eq!(left.0.len(), 3);
+    assert_eq!(left.len(), 3);
     let only = HashSet::from([kept]);
-    assert_eq!(
-        left.remove(&world.disk, POLICY, 7, Some(&only), &none)
-            .unwrap(),
-        1
-    );
-    assert_eq!(left.remove(&world.disk, POLICY, 7, None, &none).unwrap(), 2);
+    assert_eq!(world.remove(&left, Some(&only), &none), 1);
+    assert_eq!(world.remove(&left, None, &none), 2);
     assert!(remove_partition(&world.disk, POLICY, 7).unwrap());
     assert!(!world.disk.path().join("objects/7").exists());
     assert_eq!(list_partitions(&world.disk, POLICY).unwrap(), [0; 0]);
@@ -183,13 +189,13 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
 #[test]
 fn locks_exclude_each_other() {
     let world = world();
-    let first = ReplicationLock::try_partition(&world.disk, POLICY, 7).unwrap();
+    let first = try_lock_partition(&world.disk, POLICY, 7).unwrap();
     assert!(first.is_some());
-    let again = || ReplicationLock::try_partition(&world.disk, POLICY, 7).unwrap();
+    let again = || try_lock_partition(&world.disk, POLICY, 7).unwrap();
     assert!(again().is_none());
     drop(first);
     assert!(again().is_some());
-    let device = || ReplicationLock::try_device(&world.disk, 2).unwrap();
+    let device = || try_lock_device(&world.disk, 2).unwrap();
     let (one, two) = (device(), device());
     assert!(one.is_some() && two.is_some() && device().is_none());
 }
@@ -224,8 +230,8 @@ fn removed_after_it_is_noted() {
     noted(o);
     let only = HashSet::from([o]);
     let contents = world.contents();
-    let removed = contents.remove(&world.disk, POLICY, 7, Some(&only), &HashSet::new());
-    assert_eq!(removed.unwrap(), 1);
+    let removed = world.remove(&contents, Some(&only), &HashSet::new());
+    assert_eq!(removed, 1);
     let line = |hash: ObjectHash| format!("{}\n", hash.suffix());
     assert_eq!(*watching.notes.lock().unwrap(), [(line(o), true)]);
     assert!(!path(o).exists());
@@ -238,16 +244,12 @@ fn removed_after_it_is_noted() {
         meta: ts(5),
         is_durable: true,
     };
-    purge(
-        &world.disk,
-        &world.engine,
-        POLICY,
-        7,
-        &[reverted],
-        None,
-        true,
-    )
-    .unwrap();
+    let reverted = Purge {
+        reverted: vec![reverted],
+        index: None,
+        is_handoff: true,
+    };
+    purge(&world.disk, &world.engine, POLICY, 7, &reverted).unwrap();
     assert_eq!(*watching.notes.lock().unwrap(), [(line(p), true)]);
     assert!(!path(p).exists());
 }

@@ -17,7 +17,7 @@ fn a_newer_object_is_not_quarantined_for_an_older_one() {
             .engine
             .open(&world.disk, &world.key, &options)
             .unwrap();
-        let Content::File(content) = open.content else {
+        let Content::Stored(content) = open.content else {
             panic!("not a file")
         };
         let size = open.info.size;

@@ -1,23 +1,43 @@
-//! What an engine does with objects on one disk. `diskfile` is Swift's layout; others may keep
-//! objects elsewhere behind the same trait.
-//!
-//! All of it is synchronous: call it in a closure given to [`crate::Device::read`] or
-//! [`crate::Device::write`], the whole operation in one.
+//! Objects of an engine as requests see them.
 
-use std::os::fd::OwnedFd;
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
+use super::content::Content;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FragmentChoice;
 use crate::metadata::Metadata;
-use crate::recent::FileIdentity;
 use crate::steps::Step;
 
-/// Which object, and where its place is.
+/// A partition of a storage policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartitionKey {
+    pub policy: PolicyIndex,
+    pub partition: u32,
+}
+
+impl PartitionKey {
+    pub fn new(policy: PolicyIndex, partition: u32) -> Self {
+        PartitionKey { policy, partition }
+    }
+
+    pub fn object(self, hash: ObjectHash) -> ObjectId {
+        ObjectId { at: self, hash }
+    }
+}
+
+/// An object by the hash of its name, as inventories list it: its name is with its metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectId {
+    pub at: PartitionKey,
+    pub hash: ObjectHash,
+}
+
+/// An object by its name, and where it belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectKey {
     pub policy: PolicyIndex,
@@ -25,6 +45,12 @@ pub struct ObjectKey {
     pub hash: ObjectHash,
     /// `/account/container/object`.
     pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    pub fn id(&self) -> ObjectId {
+        PartitionKey::new(self.policy, self.partition).object(self.hash)
+    }
 }
 
 /// How to open an object.
@@ -124,93 +150,36 @@ pub struct OpenObject {
     /// Content that is read whole is held against its ETag; not where `etag_validate_pct` spares it.
     pub is_checked: bool,
     /// For [`ObjectEngine::delete`] in the same piece of work, where only metadata was asked for.
-    pub seen: Option<SeenDir>,
+    pub seen: Option<Seen>,
 }
 
-/// An object's directory as it was seen a moment ago, with nothing in it but the data file. It has been
-/// listed: who lists it again finds nothing.
+/// What an engine knows of an object that it has just opened, for its own use in the same piece of
+/// work.
 #[derive(Debug)]
-pub struct SeenDir {
-    pub(crate) dir: OwnedFd,
-    pub(crate) data: String,
-}
+pub struct Seen(Box<dyn Any + Send>);
 
-/// The bytes of an open object.
-#[derive(Clone, Debug)]
-pub enum Content {
-    /// Not asked for: metadata only.
-    None,
-    /// All of them, checked where [`OpenObject::is_checked`].
-    Inline(Bytes),
-    File(ContentFile),
-}
-
-/// Whether content is left in the kernel's page cache by those who read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageCache {
-    Stays,
-    /// Not by the first who reads it.
-    StaysIfReadAgain,
-    Leaves,
-}
-
-/// Checksum that content which is read whole is held against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
-    /// The ETag.
-    Md5,
-    /// The CRC-32 of content that was held against the ETag a while ago (`verified.rs`).
-    Like(u32),
-    Nothing,
-}
-
-/// Content in a file.
-#[derive(Clone, Debug)]
-pub struct ContentFile {
-    pub(crate) file: Arc<OwnedFd>,
-    /// Where in the file it begins.
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    pub(crate) identity: FileIdentity,
-    pub(crate) check: Check,
-    pub(crate) page_cache: PageCache,
-    /// Content that fails its check is given to its end all the same.
-    pub(crate) gives_unsound: bool,
-}
-
-impl ContentFile {
-    /// For readers that check the content themselves: what does not match its ETag is read to its
-    /// end once, and quarantined.
-    pub fn given_unsound(mut self) -> Self {
-        self.gives_unsound = true;
-        self
+impl Seen {
+    pub fn new(seen: impl Any + Send) -> Self {
+        Seen(Box::new(seen))
     }
 
-    /// For as long as it is open.
-    pub(crate) fn suspect(&self) -> Suspect {
-        Suspect::of(&self.identity)
+    /// `None`: another engine's.
+    pub fn into<T: Any>(self) -> Option<T> {
+        self.0.downcast().ok().map(|seen| *seen)
     }
 }
 
 /// Content that was found broken, by what it is known again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspect {
-    /// A file that is open: nothing else has its number meanwhile.
-    File { device: u64, inode: u64 },
+    /// The engine's own location of it, which nothing else has while it is open: device and inode of
+    /// a file, volume and offset of a record.
+    At { place: u64, number: u64 },
     /// The content, or the fragment of this index, of one time.
     Data {
         timestamp: Timestamp,
         fragment: Option<u32>,
     },
-}
-
-impl Suspect {
-    pub(crate) fn of(identity: &FileIdentity) -> Self {
-        Suspect::File {
-            device: identity.device(),
-            inode: identity.inode(),
-        }
-    }
 }
 
 /// An upload under way. Dropped without a commit, it is gone.
@@ -233,7 +202,8 @@ pub trait ObjectWriter: Send {
     ) -> Result<Step<()>, DiskError>;
 }
 
-/// Objects on a disk.
+/// What requests ask of an engine. A write is acknowledged when its [`Step`] has ended: it is durable
+/// then.
 pub trait ObjectEngine: Send + Sync {
     fn open(
         &self,
@@ -295,7 +265,7 @@ pub trait ObjectEngine: Send + Sync {
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
-        seen: Option<SeenDir>,
+        seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError>;
 
     /// Moves a broken object out of the way, for replication to bring a good one. False: it is not

@@ -1,0 +1,119 @@
+//! The seam between what stores objects on a device and the servers and daemons that use it.
+//!
+//! An engine keeps the objects of storage policies. `diskfile`, Swift's layout of a file an object,
+//! is one; others may keep many objects in one file, or none in any. Nothing of how it keeps them
+//! goes through here: an object is named by its key, its hash or an [`ObjectState`], never by a
+//! path.
+//!
+//! | trait | is for |
+//! | --- | --- |
+//! | [`ObjectEngine`] | requests: read, write, delete, fragments in two phases |
+//! | [`Inventory`] | REPLICATE and SSYNC: partitions, suffix hashes, offers and wants |
+//! | [`Handover`] | removal of what other nodes have got |
+//! | [`Audit`] | reading everything again |
+//! | [`Upkeep`] | opening, recovery and maintenance of a device |
+//! | [`Relinking`], [`Rsync`] | capabilities that an engine may lack |
+//!
+//! All of it is synchronous: call it in a closure given to [`crate::Device::read`],
+//! [`crate::Device::write`] or [`crate::Device::commit`], the whole operation in one. Any call may be
+//! an engine's first on a device.
+
+mod audit;
+mod content;
+mod handover;
+mod inventory;
+mod object;
+mod relinking;
+mod rsync;
+mod suffix_hash;
+mod upkeep;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use cairn_types::{PolicyIndex, PolicySet, StoragePolicy};
+
+pub use audit::{Audit, Audited};
+pub(crate) use content::{Check, PageCache, Source};
+pub use content::{Content, StoredContent};
+pub use handover::{Contents, Handover, ObjectState, Purge, ReplicationLock, Reverted};
+pub use inventory::{Inventory, Sendable};
+pub use object::{
+    Durability, FragmentInfo, ObjectEngine, ObjectId, ObjectInfo, ObjectKey, ObjectWriter,
+    OpenObject, OpenOptions, PartitionKey, Seen, Suspect,
+};
+pub use relinking::{Collision, Move, OldNames, Relinked, Relinking};
+pub use rsync::Rsync;
+pub use suffix_hash::{Counted, FragmentHashes, Hashed, SuffixHash, SuffixHasher};
+pub use upkeep::{NextUpkeep, Upkeep};
+
+/// All that servers and daemons ask of an engine.
+pub trait Engine:
+    ObjectEngine + Inventory + Handover + Audit + Upkeep + Debug + Send + Sync
+{
+    /// The engine's name in logs and errors.
+    fn name(&self) -> &'static str;
+
+    /// The same engine for an auditor: it checks all content it reads, and leaves none of it in a
+    /// cache.
+    fn for_audit(&self) -> Arc<dyn Engine>;
+
+    /// `None`: objects need no second name while their ring gets more partitions.
+    fn relinking(&self) -> Option<&dyn Relinking> {
+        None
+    }
+
+    /// `None`: objects are no files that the program `rsync` could send; SSYNC does it.
+    fn rsync(&self) -> Option<&dyn Rsync> {
+        None
+    }
+}
+
+/// The engine of each storage policy of a process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Engines(Arc<BTreeMap<PolicyIndex, Arc<dyn Engine>>>);
+
+impl Engines {
+    /// One engine for each policy, made or chosen by `engine`.
+    ///
+    /// # Errors
+    /// The first of `engine`.
+    pub fn try_new<E>(
+        policies: &PolicySet,
+        mut engine: impl FnMut(&StoragePolicy) -> Result<Arc<dyn Engine>, E>,
+    ) -> Result<Self, E> {
+        let each = policies.iter();
+        let each = each.map(|policy| Ok((policy.index, engine(policy)?)));
+        Ok(Engines(Arc::new(each.collect::<Result<_, E>>()?)))
+    }
+
+    /// One engine for all policies.
+    pub fn uniform(policies: &PolicySet, engine: Arc<dyn Engine>) -> Self {
+        let each = policies.iter().map(|policy| (policy.index, engine.clone()));
+        Engines(Arc::new(each.collect()))
+    }
+
+    /// `None`: there is no such policy.
+    pub fn of(&self, policy: PolicyIndex) -> Option<&Arc<dyn Engine>> {
+        self.0.get(&policy)
+    }
+
+    /// Each engine once, in the order of the policies.
+    pub fn distinct(&self) -> Vec<&Arc<dyn Engine>> {
+        let mut distinct: Vec<&Arc<dyn Engine>> = Vec::new();
+        for engine in self.0.values() {
+            if distinct.iter().all(|other| !Arc::ptr_eq(other, engine)) {
+                distinct.push(engine);
+            }
+        }
+        distinct
+    }
+
+    /// Every engine as [`Engine::for_audit`] gives it.
+    pub fn for_audit(&self) -> Self {
+        let each = self.0.iter();
+        let each = each.map(|(policy, engine)| (*policy, engine.for_audit()));
+        Engines(Arc::new(each.collect()))
+    }
+}

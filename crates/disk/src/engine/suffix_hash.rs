@@ -1,0 +1,151 @@
+//! Hashes of suffixes: an MD5 for each, over the times of what counts in it, in Swift's format, so
+//! that any two nodes can compare theirs, whatever engines they have.
+
+use std::collections::BTreeMap;
+
+use cairn_formats::pickle::Value;
+use cairn_types::Timestamp;
+use md5::{Digest, Md5};
+
+use crate::xattr;
+
+/// What a suffix has instead of one MD5 where its policy is erasure-coded: under each index that
+/// of the times of its fragments, under `None` that of all that fragments have in common (what
+/// is durable, metadata, tombstones).
+pub type FragmentHashes = BTreeMap<Option<u32>, String>;
+
+/// The hash of one suffix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuffixHash {
+    Whole(String),
+    Fragments(FragmentHashes),
+}
+
+impl SuffixHash {
+    /// Of a replicated policy.
+    pub fn whole(&self) -> Option<&str> {
+        match self {
+            SuffixHash::Whole(hash) => Some(hash),
+            SuffixHash::Fragments(_) => None,
+        }
+    }
+
+    /// Of an erasure-coded policy.
+    pub fn fragments(&self) -> Option<&FragmentHashes> {
+        match self {
+            SuffixHash::Whole(_) => None,
+            SuffixHash::Fragments(hashes) => Some(hashes),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            SuffixHash::Whole(hash) => hash.is_empty(),
+            SuffixHash::Fragments(hashes) => hashes.is_empty(),
+        }
+    }
+
+    /// As it stands in `hashes.pkl` and in answers to REPLICATE.
+    pub fn to_value(&self) -> Value {
+        match self {
+            SuffixHash::Whole(hash) => Value::str(hash),
+            SuffixHash::Fragments(hashes) => {
+                let pair = |(index, hash): (&Option<u32>, &String)| {
+                    let index = index.map_or(Value::None, |index| Value::Int(index.into()));
+                    (index, Value::str(hash))
+                };
+                Value::Dict(hashes.iter().map(pair).collect())
+            }
+        }
+    }
+
+    /// `None`: no hash, or nothing of the kind.
+    pub fn from_value(value: &Value) -> Option<Self> {
+        let Some(pairs) = value.as_dict() else {
+            return Some(SuffixHash::Whole(value.as_str()?.to_owned()));
+        };
+        let pair = |(index, hash): &(Value, Value)| {
+            let index = match index {
+                Value::None => None,
+                index => Some(u32::try_from(index.as_int()?).ok()?),
+            };
+            Some((index, hash.as_str()?.to_owned()))
+        };
+        let pairs: Option<FragmentHashes> = pairs.iter().map(pair).collect();
+        pairs.map(SuffixHash::Fragments)
+    }
+}
+
+/// A partition's suffix hashes, and how many of them had to be made anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hashed {
+    pub hashes: BTreeMap<String, SuffixHash>,
+    pub hashed: u64,
+}
+
+/// What of an object goes into the hash that is not a fragment's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    Data,
+    /// Of the newest POST.
+    Meta,
+    Tombstone,
+    /// The content type's, where it is newer than the content.
+    ContentType,
+    /// Of the fragments that are durable.
+    Durable,
+}
+
+impl Counted {
+    fn text(self) -> &'static str {
+        match self {
+            Counted::Data => ".data",
+            Counted::Meta => ".meta",
+            Counted::Tombstone => ".ts",
+            Counted::ContentType => "_ctype",
+            Counted::Durable => ".durable",
+        }
+    }
+}
+
+/// The hash of a suffix in the making. Objects come in the order of their hashes, and of each
+/// metadata, tombstone, data or fragments (the newest time first, indices in order), what is
+/// durable, content type.
+#[derive(Default)]
+pub struct SuffixHasher {
+    common: Md5,
+    is_used: bool,
+    by_index: BTreeMap<u32, Md5>,
+}
+
+impl SuffixHasher {
+    pub fn new() -> Self {
+        SuffixHasher::default()
+    }
+
+    pub fn add(&mut self, what: Counted, time: Timestamp) {
+        self.common.update(time.internal().as_bytes());
+        self.common.update(what.text().as_bytes());
+        self.is_used = true;
+    }
+
+    pub fn add_fragment(&mut self, index: u32, time: Timestamp) {
+        let md5 = self.by_index.entry(index).or_default();
+        md5.update(time.internal().as_bytes());
+    }
+
+    /// `has_fragments`: of an erasure-coded policy.
+    pub fn finish(self, has_fragments: bool) -> SuffixHash {
+        if !has_fragments {
+            return SuffixHash::Whole(hex_of(self.common));
+        }
+        let common = self.is_used.then(|| (None, hex_of(self.common)));
+        let by_index = self.by_index.into_iter();
+        let by_index = by_index.map(|(index, md5)| (Some(index), hex_of(md5)));
+        SuffixHash::Fragments(common.into_iter().chain(by_index).collect())
+    }
+}
+
+fn hex_of(md5: Md5) -> String {
+    xattr::hex(&md5.finalize().into())
+}
