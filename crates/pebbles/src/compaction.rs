@@ -144,6 +144,10 @@ impl Compaction {
         if !self.is_expired(entry.timestamp) || entry.kind == EntryKind::Data {
             return false;
         }
+        if entry.kind == EntryKind::Durable {
+            let is_of_it = |e: &Entry| e.fragment().is_some() && e.timestamp == entry.timestamp;
+            return !entries.iter().any(is_of_it);
+        }
         let rules = self.store.config.rules;
         let (chosen, named) = rules.choose(entries, &FragmentChoice::default());
         let mut names = named.iter().filter(|(_, of)| of.is_same(entry));

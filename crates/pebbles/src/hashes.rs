@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cairn_disk::layout::{FragmentChoice, OnDiskFiles};
-use cairn_disk::suffix_hashes::{Hashers, SuffixHash};
+use cairn_disk::engine::{Counted, SuffixHash, SuffixHasher};
 use cairn_types::Timestamp;
 
 use crate::index::{Index, suffix_of};
@@ -48,21 +48,21 @@ pub fn of_partition(index: &Index, partition: u32, age: Age) -> BTreeMap<String,
     let rules = index.rules();
     let is_coded = rules.unique_fragments.is_some();
     let mut hashes = BTreeMap::new();
-    let mut current: Option<(u16, Hashers)> = None;
-    let mut end = |ended: Option<(u16, Hashers)>| {
+    let mut current: Option<(u16, SuffixHasher)> = None;
+    let mut end = |ended: Option<(u16, SuffixHasher)>| {
         if let Some((suffix, hashers)) = ended {
             hashes.insert(format!("{suffix:03x}"), hashers.finish(is_coded));
         }
     };
     for (hash, entries) in index.objects(partition) {
         let suffix = suffix_of(hash);
-        let add = |to: &mut Hashers| add_object(to, rules, &entries, age);
+        let add = |to: &mut SuffixHasher| add_object(to, rules, &entries, age);
         match &mut current {
             Some((of, hashers)) if *of == suffix => {
                 add(hashers);
             }
             _ => {
-                let mut hashers = Hashers::default();
+                let mut hashers = SuffixHasher::new();
                 if add(&mut hashers) {
                     end(current.replace((suffix, hashers)));
                 }
@@ -74,27 +74,56 @@ pub fn of_partition(index: &Index, partition: u32, age: Age) -> BTreeMap<String,
 }
 
 /// False: nothing of it counts, not even that it is there.
-fn add_object(hashers: &mut Hashers, rules: Rules, entries: &[Entry], age: Age) -> bool {
+fn add_object(hashers: &mut SuffixHasher, rules: Rules, entries: &[Entry], age: Age) -> bool {
     if let [only] = entries
         && is_simple(entries)
         && rules.unique_fragments.is_none()
     {
-        let (extension, counts) = match only.kind {
-            EntryKind::Tombstone => (".ts", !age.is_over(only.timestamp)),
-            _ => (".data", true),
+        let (what, counts) = match only.kind {
+            EntryKind::Tombstone => (Counted::Tombstone, !age.is_over(only.timestamp)),
+            _ => (Counted::Data, true),
         };
         if counts {
-            hashers.add_common(only.timestamp, extension);
+            hashers.add(what, only.timestamp);
         }
         return counts;
     }
     let choice = FragmentChoice::default();
     match files_of(rules, entries, &choice, age) {
         Some((files, _)) => {
-            hashers.add(&files);
+            add_files(hashers, &files);
             true
         }
         None => false,
+    }
+}
+
+/// Adds all that counts of one object, in Swift's order.
+fn add_files(hashers: &mut SuffixHasher, files: &OnDiskFiles) {
+    if let Some(meta) = &files.meta {
+        hashers.add(Counted::Meta, meta.timestamp);
+    }
+    if let Some(tombstone) = &files.tombstone {
+        hashers.add(Counted::Tombstone, tombstone.timestamp);
+    }
+    match &files.data {
+        Some(data) if data.fragment_index().is_none() => {
+            hashers.add(Counted::Data, data.timestamp);
+        }
+        _ => {
+            for set in &files.fragments.sets {
+                for index in set.indices() {
+                    hashers.add_fragment(index, set.timestamp);
+                }
+            }
+            if let Some(durable) = files.fragments.durable {
+                hashers.add(Counted::Durable, durable);
+            }
+        }
+    }
+    let content_type = files.content_type.as_ref();
+    if let Some(time) = content_type.and_then(|entry| entry.content_type_timestamp) {
+        hashers.add(Counted::ContentType, time);
     }
 }
 

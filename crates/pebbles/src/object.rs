@@ -174,23 +174,17 @@ impl Rules {
                 gone.push(entries.remove(at));
             }
         }
-        // A marker goes with the last of its fragments; one that came first waits for them.
-        let newest = |kept: &[Entry]| {
-            let counts = |e: &&Entry| e.is_content() || e.kind == EntryKind::Tombstone;
-            kept.iter().filter(counts).map(|e| e.timestamp).max()
+        // As the files of their time would: a marker that came before its fragments waits for them.
+        let deleted = entries.iter().filter(|e| e.kind == EntryKind::Tombstone);
+        let deleted = deleted.map(|e| e.timestamp).max();
+        let durable = chosen.fragments.durable;
+        let is_over = |e: &Entry| {
+            let is_older = durable.is_some_and(|durable| e.timestamp < durable);
+            e.kind == EntryKind::Durable
+                && (is_older || deleted.is_some_and(|deleted| e.timestamp <= deleted))
         };
-        let newest = newest(entries);
-        let mut at = 0;
-        while at < entries.len() {
-            let entry = entries[at];
-            let of_it = |e: &Entry| e.fragment().is_some() && e.timestamp == entry.timestamp;
-            let is_over = newest.is_some_and(|newest| newest > entry.timestamp);
-            if entry.kind == EntryKind::Durable && is_over && !entries.iter().any(of_it) {
-                gone.push(entries.remove(at));
-            } else {
-                at += 1;
-            }
-        }
+        gone.extend(entries.iter().filter(|e| is_over(e)));
+        entries.retain(|e| !is_over(e));
     }
 
     /// Takes away all of an object up to a time, or of a fragment of it.
@@ -205,11 +199,17 @@ impl Rules {
         };
         let mut gone: Vec<Entry> = entries.iter().filter(|e| goes(e)).copied().collect();
         entries.retain(|e| !goes(e));
-        // Markers have nothing to say any more.
-        if !entries.iter().any(Entry::is_content) {
-            let is_marker = |e: &Entry| e.kind == EntryKind::Durable;
-            gone.extend(entries.iter().filter(|e| is_marker(e)));
-            entries.retain(|e| !is_marker(e));
+        if fragment.is_some() {
+            // A marker goes with the last fragment of its time.
+            let has = |kept: &[Entry], time| {
+                kept.iter().any(|e| e.fragment().is_some() && e.timestamp == time)
+            };
+            let kept = entries.clone();
+            let is_over = |e: &Entry| {
+                e.kind == EntryKind::Durable && e.timestamp <= up_to && !has(&kept, e.timestamp)
+            };
+            gone.extend(entries.iter().filter(|e| is_over(e)));
+            entries.retain(|e| !is_over(e));
         }
         gone
     }

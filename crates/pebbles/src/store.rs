@@ -149,7 +149,11 @@ impl Store {
                 reason: Bytes::from_static(b"damaged in the log"),
             };
             for ended in self.commit(Class::Fresh, vec![change]) {
-                ended?;
+                match ended {
+                    // Until there is room, the log says so at every start.
+                    Ok(_) | Err(PebblesError::NoSpace) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())

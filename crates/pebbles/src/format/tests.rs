@@ -110,7 +110,6 @@ fn damage_ends_one_record_only() {
             })
             .collect();
         assert_eq!(hashes, [1, 3, 4, 5], "byte {at}");
-        assert_eq!(found.len(), 5);
     }
 }
 

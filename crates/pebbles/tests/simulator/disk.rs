@@ -28,7 +28,7 @@ struct Extent {
 
 /// A fault of the next durable write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// An error, with any sectors written.
     Fails,
     /// Success, and nothing written.
@@ -54,7 +54,7 @@ struct Inner {
 }
 
 #[derive(Clone)]
-pub struct SimDisk(Arc<Mutex<Inner>>);
+pub(crate) struct SimDisk(Arc<Mutex<Inner>>);
 
 struct Handle {
     disk: SimDisk,
@@ -152,7 +152,7 @@ fn hashes_of(bytes: &[u8], offset: u64) -> BTreeSet<ObjectHash> {
 }
 
 impl SimDisk {
-    pub fn new(seed: u64, capacity: u64) -> Self {
+    pub(crate) fn new(seed: u64, capacity: u64) -> Self {
         SimDisk(Arc::new(Mutex::new(Inner {
             dice: SplitMix::new(seed),
             names: BTreeMap::new(),
@@ -168,31 +168,31 @@ impl SimDisk {
         })))
     }
 
-    pub fn cut_power_in(&self, calls: u64) {
+    pub(crate) fn cut_power_in(&self, calls: u64) {
         self.0.lock().countdown = Some(calls);
     }
 
-    pub fn is_off(&self) -> bool {
+    pub(crate) fn is_off(&self) -> bool {
         self.0.lock().is_off
     }
 
-    pub fn fault(&self, fault: Fault) {
+    pub(crate) fn fault(&self, fault: Fault) {
         self.0.lock().fault = Some(fault);
     }
 
     /// Whether a fault waits for its write still; takes it back.
-    pub fn take_fault(&self) -> bool {
+    pub(crate) fn take_fault(&self) -> bool {
         self.0.lock().fault.take().is_some()
     }
 
     /// Objects hit by faults since this was asked last.
-    pub fn take_hit(&self) -> BTreeSet<ObjectHash> {
+    pub(crate) fn take_hit(&self) -> BTreeSet<ObjectHash> {
         std::mem::take(&mut self.0.lock().hit)
     }
 
     /// The power fails now, where it has not, and comes back: what was not durable is there in
     /// part.
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         let mut inner = self.0.lock();
         inner.countdown = None;
         inner.fault = None;
@@ -217,7 +217,7 @@ impl SimDisk {
     }
 
     /// Removes checkpoints, as an operator would.
-    pub fn remove_checkpoints(&self) {
+    pub(crate) fn remove_checkpoints(&self) {
         let mut inner = self.0.lock();
         inner.names.retain(|name, _| name.starts_with("volume"));
         inner.durable_names.retain(|name, _| name.starts_with("volume"));
@@ -225,7 +225,7 @@ impl SimDisk {
     }
 
     /// Rots some bytes of a batch somewhere.
-    pub fn rot(&self) {
+    pub(crate) fn rot(&self) {
         let mut inner = self.0.lock();
         let names: Vec<usize> = inner.names.values().copied().collect();
         let of_volumes = |e: &&Extent| names.contains(&e.file) && !e.hashes.is_empty();
