@@ -9,8 +9,8 @@ use cairn_types::{ObjectHash, Timestamp};
 use crate::checkpoint::{self, Position, Written};
 use crate::error::PebblesError;
 use crate::format::{
-    BLOCK, BatchHeader, Class, FIRST_BATCH, Found, Kind, RecordHeader, VolumeHeader,
-    VOLUME_MAX,
+    BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
+    VOLUME_MAX, VolumeHeader,
 };
 use crate::index::Index;
 use crate::medium::{Medium, MediumFile};
@@ -269,14 +269,26 @@ impl Replay<'_> {
     }
 }
 
-/// Takes away the header of a torn batch: no later fault may bring it back.
+/// Overwrites the remains of a torn batch. Nobody looks for them there now; but should a later batch
+/// in that place be lost by the disk, they must not be taken for its records.
 fn end_torn(volume: &Volume) -> std::io::Result<()> {
     let tail = volume.used();
-    let block = volume.read(tail, BLOCK)?;
-    let torn = BatchHeader::parse(&block, tail);
-    if torn.is_ok_and(|torn| torn.epoch == volume.epoch) {
-        let mut zeros = Aligned::with_capacity(BLOCK);
-        zeros.extend(&[0; BLOCK]);
+    let len = (volume.size - tail).min(BATCH_MAX as u64) as usize;
+    let bytes = volume.read(tail, len)?;
+    let remains = |at: &usize| {
+        let binding = Binding {
+            epoch: volume.epoch,
+            offset: tail + *at as u64,
+        };
+        let batch = || BatchHeader::parse(&bytes[*at..], binding.offset);
+        RecordHeader::parse(&bytes[*at..], binding).is_ok()
+            || batch().is_ok_and(|torn| torn.epoch == volume.epoch)
+    };
+    let last = (0..len).step_by(UNIT).rfind(remains);
+    if let Some(last) = last {
+        let mut zeros = Aligned::with_capacity(len);
+        zeros.extend(&vec![0; last + 1]);
+        zeros.pad(BLOCK);
         volume.file.write_durably(tail, &zeros)?;
     }
     Ok(())
