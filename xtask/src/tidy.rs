@@ -14,6 +14,7 @@ mod layers;
 mod links;
 mod module_form;
 mod named_files;
+mod object_files;
 mod parsers;
 mod poison;
 mod ratchet;
@@ -69,8 +70,13 @@ impl fmt::Display for Finding {
 }
 
 /// Rules that look at one source file.
-const RULES: [fn(&Source) -> Vec<Finding>; 4] =
-    [clock::check, durable::check, sql::check, unsafety::check];
+const RULES: [fn(&Source) -> Vec<Finding>; 5] = [
+    clock::check,
+    durable::check,
+    object_files::check,
+    sql::check,
+    unsafety::check,
+];
 
 /// Rules whose numbers the ratchet holds.
 const MEASURES: [fn(&Source) -> Vec<Measure>; 7] = [

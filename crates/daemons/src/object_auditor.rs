@@ -18,7 +18,7 @@ mod walk;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_disk::{Devices, DiskFileEngine};
+use cairn_disk::{Devices, Engines};
 use cairn_http::{Clock, own_thread};
 use cairn_types::PolicySet;
 use serde_json::{Map, Value};
@@ -44,7 +44,8 @@ pub struct AuditOnly {
 /// What the auditor stands on.
 #[derive(Clone)]
 pub struct AuditorParts {
-    pub engine: DiskFileEngine,
+    /// By policy.
+    pub engines: Engines,
     pub policies: Arc<PolicySet>,
     pub devices: Arc<Devices>,
     pub clock: Clock,
@@ -69,7 +70,7 @@ impl ObjectAuditor {
         mut parts: AuditorParts,
         watcher: Option<DarkData>,
     ) -> Arc<Self> {
-        parts.engine = parts.engine.for_audit();
+        parts.engines = parts.engines.for_audit();
         Arc::new(ObjectAuditor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             config,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cairn_disk::{Devices, DiskFileEngine};
+use cairn_disk::{Devices, Engines};
 use cairn_http::{Clock, own_thread};
 use cairn_peer::{Backends, Rings};
 use cairn_types::PolicySet;
@@ -55,8 +55,8 @@ impl Only {
 /// What the replicator stands on.
 #[derive(Clone)]
 pub struct ReplicatorParts {
-    /// As the object server of these devices has it: reclaim age, checks.
-    pub engine: DiskFileEngine,
+    /// By policy, as the object server of these devices has them.
+    pub engines: Engines,
     pub policies: Arc<PolicySet>,
     pub rings: Arc<Rings>,
     pub devices: Arc<Devices>,
@@ -131,3 +131,6 @@ impl ObjectReplicator {
         stats
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cairn_disk::object_file::Content;
-use cairn_disk::replication::{self, Sendable};
+use cairn_disk::engine::{Content, Sendable};
 use cairn_disk::{
-    Device, DiskError, DiskFileEngine, FragmentChoice, Metadata, ObjectEngine, ObjectInfo,
-    ObjectKey, ObjectReader,
+    Device, DiskError, Engine, FragmentChoice, Metadata, ObjectInfo, ObjectKey, ObjectReader,
+    PartitionKey,
 };
 use cairn_formats::ssync::{
     MISSING_CHECK_END, MISSING_CHECK_START, Offer, UPDATES_END, UPDATES_START, Wanted,
@@ -89,7 +88,7 @@ pub(crate) struct Delivered {
 
 /// What a sender stands on.
 pub(crate) struct Sender<'a> {
-    pub(crate) engine: &'a DiskFileEngine,
+    pub(crate) engine: &'a Arc<dyn Engine>,
     pub(crate) backends: &'a Backends,
     pub(crate) daemon: &'static str,
     /// For a request's head or a piece to be taken.
@@ -112,6 +111,12 @@ pub(crate) struct Order<'a> {
     pub(crate) only: Option<&'a HashSet<ObjectHash>>,
     /// In an erasure-coded policy.
     pub(crate) fragments: Option<FragmentOrder<'a>>,
+}
+
+impl Order<'_> {
+    fn at(&self) -> PartitionKey {
+        PartitionKey::new(self.policy, self.partition)
+    }
 }
 
 /// Which fragments to send.
@@ -233,14 +238,12 @@ impl<'a> Talk<'a> {
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
         'suffixes: for suffixes in order.suffixes.chunks(SUFFIXES) {
             let engine = self.ground.engine.clone();
-            let (policy, partition) = (order.policy, order.partition);
+            let at = order.at();
             let (suffixes, choice) = (suffixes.to_vec(), self.choice.clone());
             let offers = order.device.write(move |disk| {
                 let mut offers = Vec::new();
                 for suffix in &suffixes {
-                    offers.extend(replication::list_offers(
-                        disk, &engine, policy, partition, suffix, &choice,
-                    )?);
+                    offers.extend(engine.offers(disk, at, suffix, &choice)?);
                 }
                 Ok(offers)
             });
@@ -297,11 +300,7 @@ impl<'a> Talk<'a> {
         wanted: Vec<(ObjectHash, Wanted)>,
         unsent: &mut HashSet<ObjectHash>,
     ) -> Result<(), SsyncError> {
-        let (device, policy, partition) = (
-            self.order.device.clone(),
-            self.order.policy,
-            self.order.partition,
-        );
+        let (device, at) = (self.order.device.clone(), self.order.at());
         let (engine, choice) = (self.ground.engine.clone(), self.choice.clone());
         let rebuilder = self.order.fragments.and_then(|f| f.rebuilder);
         // Content that is made of others' is not read.
@@ -309,11 +308,8 @@ impl<'a> Talk<'a> {
         let opened = futures_util::stream::iter(wanted).map(move |(hash, parts)| {
             let (device, engine, choice) = (device.clone(), engine.clone(), choice.clone());
             async move {
-                let opened = device.read(move |disk| {
-                    replication::open_to_send(
-                        disk, &engine, policy, partition, hash, inline, choice,
-                    )
-                });
+                let opened = device
+                    .read(move |disk| engine.open_to_send(disk, at.object(hash), inline, choice));
                 (hash, parts, opened.await)
             }
         });
@@ -452,14 +448,13 @@ impl<'a> Talk<'a> {
                 sent = bytes.len() as u64;
                 self.gather(&bytes).await?;
             }
-            Content::File(file) => {
-                let engine: Arc<dyn ObjectEngine> = Arc::new(self.ground.engine.clone());
+            Content::Stored(stored) => {
                 let mut reader = ObjectReader::new(
                     self.order.device.clone(),
-                    engine,
+                    self.ground.engine.clone(),
                     key.clone(),
                     info.etag(),
-                    file,
+                    stored,
                     0..info.size,
                     CHUNK,
                 );

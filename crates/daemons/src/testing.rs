@@ -5,14 +5,63 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use cairn_disk::{DiskFileConfig, DiskFileEngine, Engine, Engines};
+use cairn_memory::MemoryEngine;
 use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_types::{HashPath, PolicySet};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+/// What keeps the objects of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Files,
+    Memory,
+}
+
+/// Engines of this kind, of all policies one.
+pub(crate) fn engines(kind: Kind, hash_path: &HashPath, policies: &PolicySet) -> Engines {
+    let hash_path = hash_path.clone();
+    let engine: Arc<dyn Engine> = match kind {
+        Kind::Files => {
+            let config = DiskFileConfig::default();
+            Arc::new(DiskFileEngine::new(hash_path, policies, config))
+        }
+        Kind::Memory => Arc::new(MemoryEngine::new(hash_path, policies)),
+    };
+    Engines::uniform(policies, engine)
+}
+
+/// Makes tests of async functions that take a [`Kind`]: one over each engine.
+macro_rules! over_engines {
+    ($($name:ident),+ $(,)?) => {
+        mod over_files {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(crate::testing::Kind::Files).await;
+            })+
+        }
+
+        mod over_memory {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(crate::testing::Kind::Memory).await;
+            })+
+        }
+    };
+}
+pub(crate) use over_engines;
+
 /// Three replicas, on `d1` of 127.0.0.1:6201 to `d3` of port 6203.
 pub(crate) fn write_rings(folder: &Path) {
-    let mut builder = RingBuilder::new(3, 3.0, 1).unwrap();
-    for (zone, port) in [(1, 6201), (2, 6202), (3, 6203)] {
+    write_rings_of(folder, 3, 3, &["account", "container", "object"]);
+}
+
+/// Three replicas, on `d1` of 127.0.0.1:6201 and so on.
+pub(crate) fn write_rings_of(folder: &Path, devices: u16, part_power: u32, names: &[&str]) {
+    let mut builder = RingBuilder::new(part_power, 3.0, 1).unwrap();
+    for zone in 1..=u32::from(devices) {
+        let port = 6200 + zone as u16;
         let device = NewDevice {
             id: None,
             region: 1,
@@ -34,7 +83,7 @@ pub(crate) fn write_rings(folder: &Path) {
             log: None,
         })
         .unwrap();
-    for name in ["account", "container", "object"] {
+    for name in names {
         let path = folder.join(format!("{name}.ring.gz"));
         builder.ring_data().save(path, FormatVersion::V1).unwrap();
     }

@@ -21,6 +21,7 @@
 mod audit;
 mod content;
 mod handover;
+mod info;
 mod inventory;
 mod object;
 mod relinking;
@@ -38,10 +39,11 @@ pub use audit::{Audit, Audited};
 pub(crate) use content::{Check, PageCache, Source};
 pub use content::{Content, StoredContent};
 pub use handover::{Contents, Handover, ObjectState, Purge, ReplicationLock, Reverted};
+pub use info::{FragmentInfo, InfoError, ObjectInfo};
 pub use inventory::{Inventory, Sendable};
 pub use object::{
-    Durability, FragmentInfo, ObjectEngine, ObjectId, ObjectInfo, ObjectKey, ObjectWriter,
-    OpenObject, OpenOptions, PartitionKey, Seen, Suspect,
+    Durability, ObjectEngine, ObjectId, ObjectKey, ObjectWriter, OpenObject, OpenOptions,
+    PartitionKey, Seen, Suspect,
 };
 pub use relinking::{Collision, Move, OldNames, Relinked, Relinking};
 pub use rsync::Rsync;

@@ -25,9 +25,9 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
-use crate::engine::{Counted, Hashed, SuffixHash, SuffixHasher};
+use crate::engine::{Hashed, SuffixHash, SuffixHasher};
 use crate::error::{DiskError, LIST};
-use crate::layout::{OnDiskFiles, partition_dir};
+use crate::layout::partition_dir;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{Reserve, StagedFile, fsync, just_link, open_dir, remove_dir};
 use crate::steps::durable;
@@ -392,7 +392,7 @@ fn hash_suffix(
             continue;
         };
         let files = engine.clean_up(disk, policy, partition, hash)?;
-        add_files(&mut hasher, &files);
+        hasher.add_object(&files);
     }
     if remove_dir(disk, &dir) {
         return Ok(None);
@@ -400,36 +400,6 @@ fn hash_suffix(
     Ok(Some(
         hasher.finish(engine.unique_fragments(policy).is_some()),
     ))
-}
-
-/// Adds the files of one object, in Swift's order.
-fn add_files(hasher: &mut SuffixHasher, files: &OnDiskFiles) {
-    if let Some(entry) = &files.meta {
-        hasher.add(Counted::Meta, entry.timestamp);
-    }
-    if let Some(entry) = &files.tombstone {
-        hasher.add(Counted::Tombstone, entry.timestamp);
-    }
-    match &files.data {
-        Some(entry) if entry.fragment_index().is_none() => {
-            hasher.add(Counted::Data, entry.timestamp);
-        }
-        _ => {
-            for set in &files.fragments.sets {
-                for index in set.indices() {
-                    hasher.add_fragment(index, set.timestamp);
-                }
-            }
-            // However the files say it.
-            if let Some(durable) = files.fragments.durable {
-                hasher.add(Counted::Durable, durable);
-            }
-        }
-    }
-    let content_type = files.content_type.as_ref();
-    if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
-        hasher.add(Counted::ContentType, time);
-    }
 }
 
 /// The names in a directory. `NotExist` where it is none.

@@ -4,6 +4,8 @@
 //! The file is read byte by byte (as Latin-1, which is what Swift does): a prefix or suffix may
 //! hold any bytes, and they come out as they are written.
 
+use std::collections::BTreeMap;
+
 use cairn_types::{
     Constraints, EcType, ErasureScheme, HashPath, PolicyError, PolicyIndex, PolicyKind, PolicySet,
     StoragePolicy, erasure_scheme::DEFAULT_SEGMENT_SIZE,
@@ -31,6 +33,8 @@ pub enum SwiftConfError {
 pub struct SwiftConf {
     pub hash_path: HashPath,
     pub policies: PolicySet,
+    /// `diskfile_module` of the policies that give it, as written.
+    pub diskfile_modules: BTreeMap<PolicyIndex, String>,
     pub constraints: Constraints,
 
     /// `[swift-hash] swift_cluster_name`, where it is given; shown only.
@@ -45,6 +49,7 @@ impl SwiftConf {
         Ok(SwiftConf {
             hash_path: hash_path(&conf)?,
             policies: policies(&conf)?,
+            diskfile_modules: diskfile_modules(&conf)?,
             constraints: constraints(&conf)?,
             cluster_name: conf
                 .section_or_defaults("swift-hash")
@@ -87,6 +92,20 @@ fn policies(conf: &Conf) -> Result<PolicySet, SwiftConfError> {
         file: conf.file().to_owned(),
         source,
     })
+}
+
+fn diskfile_modules(conf: &Conf) -> Result<BTreeMap<PolicyIndex, String>, ConfError> {
+    let mut modules = BTreeMap::new();
+    for name in conf.section_names() {
+        let index = name.strip_prefix("storage-policy:");
+        let Some(index) = index.and_then(|index| index.trim().parse().ok()) else {
+            continue;
+        };
+        if let Some(module) = conf.section(name)?.get("diskfile_module") {
+            modules.insert(PolicyIndex(index), module.to_owned());
+        }
+    }
+    Ok(modules)
 }
 
 const POLICY_OPTIONS: [&str; 6] = [
@@ -244,6 +263,7 @@ policy_type = erasure_coding
 ec_type = isa_l_rs_vand
 ec_num_data_fragments = 4
 ec_num_parity_fragments = 2
+diskfile_module = egg:swift#x
 
 [swift-constraints]
 max_meta_count = 5
@@ -258,6 +278,8 @@ valid_api_versions = v1, v2
             HashPath::new("pre", b"\xfe\xff end".to_vec())
         );
         assert_eq!(conf.policies.default_policy().name, "gold");
+        assert_eq!(conf.diskfile_modules.len(), 1);
+        assert_eq!(conf.diskfile_modules[&PolicyIndex(7)], "egg:swift#x");
         assert_eq!(
             conf.policies.by_name("YELLOW").unwrap().index,
             PolicyIndex(0)

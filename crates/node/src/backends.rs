@@ -96,12 +96,11 @@ pub(crate) fn object(
             defaults.replication_failure_threshold,
         )?,
         replication_failure_ratio: section.f64_or("replication_failure_ratio", 1.0)?,
-        diskfile: diskfile(section)?,
         ..defaults
     })
 }
 
-/// Options of the engine, for servers and daemons.
+/// Options of `diskfile`, for servers and daemons.
 pub(crate) fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
     let defaults = DiskFileConfig::default();
     let percent = section.f64_or("etag_validate_pct", defaults.etag_validate_pct)?;

@@ -9,13 +9,15 @@ use anyhow::{Context, Result};
 use cairn_formats::swift_conf::SwiftConf;
 use cairn_http::SwiftInfo;
 use cairn_peer::Rings;
-use cairn_types::{Constraints, HashPath, PolicySet};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
 /// One `swift_dir`, read.
 pub(crate) struct Cluster {
     pub(crate) swift_dir: PathBuf,
     pub(crate) hash_path: HashPath,
     pub(crate) policies: Arc<PolicySet>,
+    /// `diskfile_module` of the policies that give it.
+    pub(crate) diskfile_modules: BTreeMap<PolicyIndex, String>,
     pub(crate) constraints: Arc<Constraints>,
     pub(crate) swift_info: Arc<SwiftInfo>,
     rings: OnceLock<Arc<Rings>>,
@@ -28,6 +30,7 @@ impl Cluster {
             swift_dir: self.swift_dir.clone(),
             hash_path: self.hash_path.clone(),
             policies: self.policies.clone(),
+            diskfile_modules: self.diskfile_modules.clone(),
             constraints: self.constraints.clone(),
             swift_info: Arc::default(),
             rings: self.rings.clone(),
@@ -45,6 +48,7 @@ impl Cluster {
             swift_dir: swift_dir.to_owned(),
             hash_path: conf.hash_path,
             policies: Arc::new(conf.policies),
+            diskfile_modules: conf.diskfile_modules,
             constraints: Arc::new(conf.constraints),
             swift_info: Arc::default(),
             rings: OnceLock::new(),

@@ -18,6 +18,7 @@ use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
 use crate::daemons::{self, Daemon, Ground, Narrowed};
+use crate::engines::EngineModules;
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
@@ -88,7 +89,7 @@ pub fn run(called: &Called) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the threads that work")?;
-    let mut storage = Storage::new(false);
+    let mut storage = Storage::new(EngineModules::all(), false);
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();

@@ -20,7 +20,6 @@ use cairn_daemons::{
     ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig,
     Written,
 };
-use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::DbKind;
@@ -28,7 +27,6 @@ use cairn_peer::Backends;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::backends;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{ServerConf, read_conf};
 use crate::pipeline;
@@ -158,7 +156,7 @@ fn make_at(
             kind,
             DbAuditor::new(
                 DbAuditorConfig::read(section, db_kind(kind))?,
-                storage.pool(place),
+                storage.pool(place, section)?,
             ),
             |auditor| async move { _ = auditor.once().await },
             |auditor, stop| auditor.run(stop),
@@ -170,7 +168,7 @@ fn make_at(
                 cluster.hash_path.clone(),
                 &cluster.policies,
                 cluster.rings()?,
-                storage.pool(place),
+                storage.pool(place, section)?,
                 backends,
             ),
             move |replicator| {
@@ -194,7 +192,7 @@ fn make_at(
                 hash_path: cluster.hash_path.clone(),
                 policies: cluster.policies.clone(),
                 rings: cluster.rings()?,
-                pool: storage.pool(place),
+                pool: storage.pool(place, section)?,
                 client: InternalClient::new(pipeline, "Swift Container Sharder", tries),
                 backends,
                 auto_create_account_prefix: prefix.clone(),
@@ -218,7 +216,7 @@ fn make_at(
                 AccountReaperConfig::read(section)?,
                 cluster.hash_path.clone(),
                 cluster.rings()?,
-                storage.pool(place),
+                storage.pool(place, section)?,
                 backends,
             ),
             |reaper| async move { _ = reaper.once().await },
@@ -255,7 +253,7 @@ fn make_at(
                 client: InternalClient::new(pipeline, "Swift Container Sync", config.request_tries),
                 hash_path: cluster.hash_path.clone(),
                 rings: cluster.rings()?,
-                pool: storage.pool(place),
+                pool: storage.pool(place, section)?,
             };
             Daemon::new(
                 kind,
@@ -270,7 +268,7 @@ fn make_at(
                 ContainerUpdaterConfig::read(section)?,
                 cluster.hash_path.clone(),
                 cluster.rings()?,
-                storage.pool(place),
+                storage.pool(place, section)?,
                 backends,
                 ground.written,
             ),
@@ -304,7 +302,7 @@ fn make_at(
                     None => None,
                 };
                 let parts = AuditorParts {
-                    engine: engine(section, &cluster)?,
+                    engines: storage.engines(place, section, &cluster)?,
                     policies: cluster.policies.clone(),
                     devices: storage.devices(place, section)?,
                     clock,
@@ -385,7 +383,7 @@ fn replicator_parts(
     clock: Clock,
 ) -> Result<ReplicatorParts> {
     Ok(ReplicatorParts {
-        engine: engine(section, cluster)?,
+        engines: storage.engines(place, section, cluster)?,
         policies: cluster.policies.clone(),
         rings: cluster.rings()?,
         devices: storage.devices(place, section)?,
@@ -399,12 +397,6 @@ fn db_kind(kind: DaemonKind) -> DbKind {
         Role::Account => DbKind::Account,
         _ => DbKind::Container,
     }
-}
-
-fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
-    let config = backends::diskfile(section)?;
-    let hash_path = cluster.hash_path.clone();
-    Ok(DiskFileEngine::new(hash_path, &cluster.policies, config))
 }
 
 /// A conf that is a daemon's alone says so by its name, as in Swift; such a one has its

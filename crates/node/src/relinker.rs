@@ -14,16 +14,16 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
-use cairn_disk::relink::Collision;
-use cairn_disk::{Devices, DevicesConfig, DiskFileEngine};
+use cairn_disk::engine::Collision;
+use cairn_disk::{Devices, DevicesConfig};
 use cairn_formats::ini::Section;
 use cairn_types::PolicyIndex;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::backends;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
+use crate::engines::{EngineModules, SharedState};
 use crate::logging::{self, LogOptions};
 use crate::privileges;
 use crate::settings::{self, Place};
@@ -92,7 +92,8 @@ pub fn run(called: &Called) -> Result<u8> {
         mount_check: place.mount_check,
         ..DevicesConfig::new(&place.devices)
     });
-    let config = backends::diskfile(&section)?;
+    let mut shared = SharedState::default();
+    let made = EngineModules::all().make(&cluster, &section, &devices, &mut shared)?;
     let files_per_second = match called.files_per_second {
         Some(rate) => rate,
         None => section.f64_or("files_per_second", 0.0)?,
@@ -137,6 +138,16 @@ pub fn run(called: &Called) -> Result<u8> {
         if (next == power) != (called.step == Step::Cleanup) {
             continue;
         }
+        let engine = made.engines.of(policy.index);
+        let engine = engine.context("a policy without engine")?;
+        if engine.relinking().is_none() {
+            warn!(
+                policy = policy.name,
+                engine = engine.name(),
+                "this engine keeps no names by partition: there is nothing to relink"
+            );
+            continue;
+        }
         tasks.push(Task {
             step: called.step,
             policy: policy.index,
@@ -150,11 +161,7 @@ pub fn run(called: &Called) -> Result<u8> {
                 (true, Step::Relink) => Collision::Quarantine,
                 (true, Step::Cleanup) => Collision::KeepNew,
             },
-            engine: DiskFileEngine::new(
-                cluster.hash_path.clone(),
-                &cluster.policies,
-                config.clone(),
-            ),
+            engine: engine.clone(),
             recon: recon.clone(),
         });
     }

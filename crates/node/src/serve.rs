@@ -22,6 +22,7 @@ use tracing::{error, info};
 
 use crate::conf::ServerConf;
 use crate::console::{self, ConsoleRun};
+use crate::engines::EngineModules;
 use crate::known_keys;
 use crate::limits;
 use crate::listen;
@@ -39,6 +40,7 @@ use crate::services::Services;
 use crate::settings::{LogLevel, ServerSettings};
 use crate::signals::{self, StopSignals};
 use crate::stdio;
+use crate::upkeep;
 
 pub(crate) type Server = (ServerConf, ServerSettings);
 
@@ -105,7 +107,12 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
     let runtime = runtime(&servers)?;
     let services = {
         let _inside = runtime.enter();
-        Services::build(&servers, run.unsafe_no_fsync, with_daemons)?
+        Services::build(
+            &servers,
+            EngineModules::all(),
+            run.unsafe_no_fsync,
+            with_daemons,
+        )?
     };
     runtime.shutdown_timeout(LOOSE_ENDS);
     services.into_storage().close();
@@ -144,7 +151,12 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     let runtime = runtime(&servers)?;
     let services = {
         let _inside = runtime.enter();
-        Services::build(&servers, options.unsafe_no_fsync, kept.is_none())?
+        Services::build(
+            &servers,
+            EngineModules::all(),
+            options.unsafe_no_fsync,
+            kept.is_none(),
+        )?
     };
     let extras = Extras {
         console: options.console,
@@ -313,6 +325,7 @@ async fn serve_all(
     for daemon in services.daemons() {
         daemon.start(&mut daemons, stop.clone());
     }
+    upkeep::start(services.maintained(), &mut daemons, &stop);
     if let Some(run) = extras.console {
         let view =
             console::store_view(servers, services.handlers(), &services.clusters(), &metrics);

@@ -26,14 +26,16 @@ use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::ServerConf;
 use crate::daemons::{self, Daemon, Ground, Narrowed};
+use crate::engines::EngineModules;
 use crate::for_clients::ForClients;
 use crate::head_limits;
 use crate::listen;
 use crate::pipeline;
 use crate::role::DaemonKind;
 use crate::role::Role;
-use crate::settings::ServerSettings;
-use crate::storage::Storage;
+use crate::settings::{Place, ServerSettings};
+use crate::storage::{Storage, Uses};
+use crate::upkeep::Maintained;
 
 type Server = (ServerConf, ServerSettings);
 
@@ -51,6 +53,7 @@ impl Services {
     /// To be called inside a runtime.
     pub(crate) fn build(
         servers: &[Server],
+        engines: EngineModules,
         unsafe_no_fsync: bool,
         with_daemons: bool,
     ) -> Result<Services> {
@@ -60,7 +63,7 @@ impl Services {
                 backend_tls::of_all(servers.iter().map(|(conf, _)| conf))?,
             ),
             clusters: Clusters::default(),
-            storage: Storage::new(unsafe_no_fsync),
+            storage: storage_of(servers, engines, unsafe_no_fsync, with_daemons)?,
             clock: Clock::system(),
             written: if with_daemons {
                 noted_folders(servers)
@@ -110,6 +113,11 @@ impl Services {
 
     pub(crate) fn daemons(&self) -> &[Daemon] {
         &self.daemons
+    }
+
+    /// Devices with the engines that maintain them.
+    pub(crate) fn maintained(&self) -> Maintained {
+        self.storage.maintained()
     }
 
     /// What background work does in this process, for its metrics.
@@ -180,6 +188,32 @@ fn connect_timeout(servers: &[Server]) -> Result<Duration> {
         longest = longest.max(conf.app.seconds_or("conn_timeout", 0.5)?);
     }
     Ok(longest)
+}
+
+/// The storage of all servers and daemons, none of which contradicts another about it.
+fn storage_of(
+    servers: &[Server],
+    engines: EngineModules,
+    unsafe_no_fsync: bool,
+    with_daemons: bool,
+) -> Result<Storage> {
+    let mut storage = Storage::new(engines, unsafe_no_fsync);
+    for (conf, settings) in servers {
+        if let Some(uses) = Uses::of_server(conf.role) {
+            storage.declare(&settings.place, &conf.app, uses)?;
+        }
+    }
+    for (conf, _) in servers.iter().filter(|_| with_daemons) {
+        for kind in DaemonKind::ALL {
+            let section = conf
+                .daemon(kind.name())
+                .filter(|_| conf.role == kind.role());
+            if let (Some(section), Some(uses)) = (section, Uses::of_daemon(kind)) {
+                storage.declare(&Place::read(&section), &section, uses)?;
+            }
+        }
+    }
+    Ok(storage)
 }
 
 /// Folders of devices with a container updater: what is written there is noted for it.
@@ -278,11 +312,11 @@ impl Maker {
         Ok(match conf.role {
             Role::Account => {
                 let config = backends::account(section, settings, cluster, self.clock.clone())?;
-                AccountServer::new(config, self.storage.pool(&settings.place))
+                AccountServer::new(config, self.storage.pool(&settings.place, section)?)
             }
             Role::Container => {
                 let config = backends::container(section, settings, cluster)?;
-                let pool = self.storage.pool(&settings.place);
+                let pool = self.storage.pool(&settings.place, section)?;
                 let server = ContainerServer::new(config, pool, network);
                 match self.written.get(&settings.place.devices) {
                     Some(written) => {
@@ -293,9 +327,11 @@ impl Maker {
             }
             Role::Proxy | Role::Object => {
                 let config = backends::object(section, settings, cluster, self.clock.clone())?;
+                let place = &settings.place;
                 ObjectServer::new(
                     config,
-                    self.storage.devices_to_serve(&settings.place, section)?,
+                    self.storage.engines(place, section, cluster)?,
+                    self.storage.devices(place, section)?,
                     network,
                 )
             }

@@ -1,137 +1,251 @@
 //! Disks and databases as servers and daemons of this process share them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use cairn_disk::group_sync::GroupSync;
-use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
-use cairn_formats::ini::{ConfError, Section};
+use cairn_disk::{Devices, DevicesConfig, Engine, Engines, FallocateReserve};
+use cairn_formats::ini::Section;
 use cairn_index::{IndexConfig, IndexPool, SyncWeight};
 
 use crate::backends;
+use crate::cluster::Cluster;
+use crate::engines::{EngineModules, Made, SharedState};
+use crate::role::{DaemonKind, Role};
 use crate::settings::Place;
+use crate::upkeep::Maintained;
 
 /// Disks and databases, one of each per folder of devices: servers of several roles share them.
-#[derive(Default)]
 pub(crate) struct Storage {
-    devices: BTreeMap<PathBuf, Served>,
-    pools: BTreeMap<PathBuf, Arc<IndexPool>>,
+    folders: BTreeMap<PathBuf, Folder>,
+    modules: EngineModules,
     unsafe_no_fsync: bool,
 }
 
-/// The disks of a folder, and by what options they are served.
-struct Served {
-    devices: Arc<Devices>,
-    options: DiskOptions,
+/// What a process has of one folder of devices.
+#[derive(Default)]
+struct Folder {
+    options: SharedOptions,
+    devices: Option<Arc<Devices>>,
+    pool: Option<Arc<IndexPool>>,
+    /// All that were made over these devices, by their modules' engines.
+    engines: BTreeMap<&'static str, Vec<Arc<dyn Engine>>>,
+    shared: SharedState,
 }
 
-/// Options of disks. Threads, locks and what is known of a disk are shared by all sections of a process,
-/// so these are, too.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct DiskOptions {
-    mount_check: bool,
-    fallocate_reserve: FallocateReserve,
-    disable_fallocate: bool,
+/// Options about a folder of devices that hold for all sections of a process, since they share what
+/// the options are about.
+#[derive(Default)]
+struct SharedOptions {
+    mount_check: Shared<bool>,
+    /// Of object devices; databases keep to their own section's.
+    fallocate_reserve: Shared<FallocateReserve>,
+    disable_fallocate: Shared<bool>,
+    exclusive_databases: Shared<bool>,
 }
 
-impl DiskOptions {
-    fn read(place: &Place, section: &Section) -> Result<DiskOptions, ConfError> {
-        Ok(DiskOptions {
-            mount_check: place.mount_check,
-            fallocate_reserve: backends::reserve(section)?,
-            disable_fallocate: section.bool_or("disable_fallocate", false),
-        })
+/// An option as the first section has it, and the conf files that are known to agree.
+struct Shared<T> {
+    first: Option<Given<T>>,
+    files: BTreeSet<String>,
+}
+
+struct Given<T> {
+    value: T,
+    /// The value as it is written, with file and section.
+    text: String,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Shared {
+            first: None,
+            files: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Copy + PartialEq> Shared<T> {
+    /// Takes the value that a section has, its default where it gives none. In one conf a section
+    /// that gives none follows those before it.
+    fn take(&mut self, name: &str, value: T, place: &Place, section: &Section) -> Result<()> {
+        let written = section.get(name);
+        let is_known = !self.files.insert(section.file().to_owned());
+        if is_known && written.is_none() {
+            return Ok(());
+        }
+        let written = written.unwrap_or("<default>");
+        let (file, of) = (section.file(), section.name());
+        let text = format!("{name} = {written} in {file} [{of}]");
+        match &self.first {
+            Some(first) if first.value != value => bail!(
+                "{}, and {text}: one process serves the devices in {} in one way; give both the \
+                 same, or serve them by processes of their own",
+                first.text,
+                place.devices.display()
+            ),
+            Some(_) => {}
+            None => self.first = Some(Given { value, text }),
+        }
+        Ok(())
     }
 
-    /// The first option that another section has otherwise.
-    fn differs_in(&self, other: &DiskOptions) -> Option<&'static str> {
-        let same = [
-            ("mount_check", self.mount_check == other.mount_check),
-            (
-                "fallocate_reserve",
-                self.fallocate_reserve == other.fallocate_reserve,
-            ),
-            (
-                "disable_fallocate",
-                self.disable_fallocate == other.disable_fallocate,
-            ),
-        ];
-        same.into_iter()
-            .find(|(_, same)| !same)
-            .map(|(name, _)| name)
+    fn or(&self, default: T) -> T {
+        self.first.as_ref().map_or(default, |given| given.value)
+    }
+}
+
+/// What a section uses of a folder of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Uses {
+    Disks,
+    Databases,
+}
+
+impl Uses {
+    /// `None`: of a server without devices.
+    pub(crate) fn of_server(role: Role) -> Option<Uses> {
+        match role {
+            Role::Proxy => None,
+            Role::Account | Role::Container => Some(Uses::Databases),
+            Role::Object => Some(Uses::Disks),
+        }
+    }
+
+    /// `None`: of a daemon that reaches devices by requests alone.
+    pub(crate) fn of_daemon(kind: DaemonKind) -> Option<Uses> {
+        match kind {
+            DaemonKind::ContainerReconciler | DaemonKind::ObjectExpirer => None,
+            kind => Uses::of_server(kind.role()),
+        }
     }
 }
 
 impl Storage {
     /// `unsafe_no_fsync`: writes are answered before they are on disk.
-    pub(crate) fn new(unsafe_no_fsync: bool) -> Storage {
+    pub(crate) fn new(modules: EngineModules, unsafe_no_fsync: bool) -> Storage {
         Storage {
+            folders: BTreeMap::new(),
+            modules,
             unsafe_no_fsync,
-            ..Storage::default()
         }
     }
 
-    /// The disks of a folder of devices, for an object server. Two servers of a process whose sections
-    /// differ in what becomes of a disk's space are refused: neither would know whose word counts.
-    pub(crate) fn devices_to_serve(
+    /// Takes the options of a section about its folder of devices. To be called for all sections of
+    /// a process before the first of them gets its disks or databases.
+    ///
+    /// # Errors
+    /// Another section has another value for the same devices.
+    pub(crate) fn declare(&mut self, place: &Place, section: &Section, uses: Uses) -> Result<()> {
+        let options = &mut self.folder(place).options;
+        let mount_check = place.mount_check;
+        options
+            .mount_check
+            .take("mount_check", mount_check, place, section)?;
+        match uses {
+            Uses::Disks => {
+                let reserve = backends::reserve(section)?;
+                options
+                    .fallocate_reserve
+                    .take("fallocate_reserve", reserve, place, section)?;
+                let disabled = section.bool_or("disable_fallocate", false);
+                options
+                    .disable_fallocate
+                    .take("disable_fallocate", disabled, place, section)
+            }
+            Uses::Databases => options.exclusive_databases.take(
+                "exclusive_databases",
+                place.exclusive_databases,
+                place,
+                section,
+            ),
+        }
+    }
+
+    fn folder(&mut self, place: &Place) -> &mut Folder {
+        let path = &place.devices;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        self.folders.entry(path).or_default()
+    }
+
+    /// The disks of a folder of devices.
+    pub(crate) fn devices(&mut self, place: &Place, section: &Section) -> Result<Arc<Devices>> {
+        self.declare(place, section, Uses::Disks)?;
+        let unsafe_no_fsync = self.unsafe_no_fsync;
+        let Folder {
+            options, devices, ..
+        } = self.folder(place);
+        let make = || {
+            let defaults = DevicesConfig::new(&place.devices);
+            Devices::new(DevicesConfig {
+                mount_check: options.mount_check.or(defaults.mount_check),
+                fallocate_reserve: options.fallocate_reserve.or(defaults.fallocate_reserve),
+                disable_fallocate: options.disable_fallocate.or(defaults.disable_fallocate),
+                unsafe_no_fsync,
+                ..defaults
+            })
+        };
+        Ok(devices.get_or_insert_with(make).clone())
+    }
+
+    /// The engine of each policy of a cluster, over the disks of a folder of devices, with the
+    /// options of this section.
+    pub(crate) fn engines(
         &mut self,
         place: &Place,
         section: &Section,
-    ) -> Result<Arc<Devices>> {
-        let options = DiskOptions::read(place, section)?;
-        if let Some(known) = self.devices.get(&place.devices)
-            && let Some(name) = known.options.differs_in(&options)
-        {
-            bail!(
-                "{name}: another object server of this process has another value for the same \
-                 devices ({}); give both the same, or serve them by processes of their own",
-                place.devices.display()
-            );
+        cluster: &Cluster,
+    ) -> Result<Engines> {
+        let devices = self.devices(place, section)?;
+        let modules = self.modules.clone();
+        let folder = self.folder(place);
+        let Made { engines, by_name } =
+            modules.make(cluster, section, &devices, &mut folder.shared)?;
+        for (name, engine) in by_name {
+            folder.engines.entry(name).or_default().push(engine);
         }
-        self.devices(place, section)
+        Ok(engines)
     }
 
-    /// The disks of a folder of devices, for a daemon: by the options of the server whose they are, in
-    /// a process that has one, else by its own.
-    pub(crate) fn devices(&mut self, place: &Place, section: &Section) -> Result<Arc<Devices>> {
-        if let Some(known) = self.devices.get(&place.devices) {
-            return Ok(known.devices.clone());
+    /// Devices with the engines that maintain them: of each kind one, as all of a kind share what
+    /// they have.
+    pub(crate) fn maintained(&self) -> Maintained {
+        let mut maintained = Maintained::new();
+        for folder in self.folders.values() {
+            let Some(devices) = &folder.devices else {
+                continue;
+            };
+            let engines = folder.engines.values().filter_map(|made| made.first());
+            let engines = engines.filter(|engine| engine.is_maintained());
+            maintained.extend(engines.map(|engine| (devices.clone(), engine.clone())));
         }
-        let options = DiskOptions::read(place, section)?;
-        let devices = Devices::new(DevicesConfig {
-            mount_check: options.mount_check,
-            fallocate_reserve: options.fallocate_reserve,
-            disable_fallocate: options.disable_fallocate,
-            unsafe_no_fsync: self.unsafe_no_fsync,
-            ..DevicesConfig::new(&place.devices)
-        });
-        let served = Served {
-            devices: devices.clone(),
-            options,
-        };
-        self.devices.insert(place.devices.clone(), served);
-        Ok(devices)
+        maintained
     }
 
     /// Those that there are so far.
     pub(crate) fn all_devices(&self) -> Vec<Arc<Devices>> {
-        let served = self.devices.values();
-        served.map(|served| served.devices.clone()).collect()
+        let folders = self.folders.values();
+        folders
+            .filter_map(|folder| folder.devices.clone())
+            .collect()
     }
 
     /// The databases of a folder of devices.
-    pub(crate) fn pool(&mut self, place: &Place) -> Arc<IndexPool> {
+    pub(crate) fn pool(&mut self, place: &Place, section: &Section) -> Result<Arc<IndexPool>> {
+        self.declare(place, section, Uses::Databases)?;
+        let unsafe_no_fsync = self.unsafe_no_fsync;
+        let Folder { options, pool, .. } = self.folder(place);
         let make = || {
             let mut config = IndexConfig::new(&place.devices);
-            config.exclusive = place.exclusive_databases;
-            config.unsafe_no_sync = self.unsafe_no_fsync;
+            config.exclusive = options.exclusive_databases.or(config.exclusive);
+            config.unsafe_no_sync = unsafe_no_fsync;
             // A device without room set aside has none to give up.
             config.make_room = Arc::new(|device| drop(cairn_disk::room::spend(device)));
             // Rows and objects on one file system share their syncs.
-            if self.unsafe_no_fsync {
+            if unsafe_no_fsync {
                 config.commit_sync = Arc::new(|_, _, _| Ok(()));
             } else {
                 config.hold_syncs = Arc::new(|folder| Ok(GroupSync::of(folder.as_fd())?));
@@ -145,19 +259,21 @@ impl Storage {
             }
             IndexPool::new(config)
         };
-        self.pools
-            .entry(place.devices.clone())
-            .or_insert_with(make)
-            .clone()
+        Ok(pool.get_or_insert_with(make).clone())
     }
 
     /// Finishes what was begun, and joins the threads. Blocks.
     pub(crate) fn close(self) {
-        for pool in self.pools.into_values() {
-            pool.close_all();
-        }
-        for served in self.devices.into_values() {
-            served.devices.shutdown();
+        for folder in self.folders.into_values() {
+            if let Some(pool) = folder.pool {
+                pool.close_all();
+            }
+            for engine in folder.engines.into_values().flatten() {
+                engine.shutdown();
+            }
+            if let Some(devices) = folder.devices {
+                devices.shutdown();
+            }
         }
     }
 }
@@ -167,39 +283,66 @@ impl Storage {
 mod tests {
     use super::*;
 
+    fn section(file: &str, folder: &str, more: &[(&str, &str)]) -> Section {
+        let mut text = format!("[app:object-server]\ndevices = {folder}\n");
+        for (name, value) in more {
+            text.push_str(&format!("{name} = {value}\n"));
+        }
+        let conf = cairn_formats::ini::Conf::parse(file, &text).unwrap();
+        conf.section("app:object-server").unwrap()
+    }
+
     #[test]
     fn sections_of_one_folder_do_not_outvote_each_other() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().to_str().unwrap();
-        let section = |more: &[(&str, &str)]| {
-            let mut pairs = vec![("devices", folder), ("mount_check", "false")];
-            pairs.extend(more);
-            Section::from_pairs("app:object-server", &pairs)
-        };
-        let mut storage = Storage::new(false);
-        let mut serve = |section: &Section| {
-            let place = Place::read(section);
-            storage.devices_to_serve(&place, section).map(drop)
-        };
-        serve(&section(&[("fallocate_reserve", "2%")])).unwrap();
-        serve(&section(&[("fallocate_reserve", "2%")])).unwrap();
-        for (name, value) in [
-            ("fallocate_reserve", "3%"),
-            ("disable_fallocate", "true"),
-            ("mount_check", "true"),
+        for (uses, name, one, other) in [
+            (Uses::Disks, "fallocate_reserve", "2%", "3%"),
+            (Uses::Disks, "fallocate_reserve", "2%", "1%"),
+            (Uses::Disks, "disable_fallocate", "false", "true"),
+            (Uses::Disks, "mount_check", "false", "true"),
+            (Uses::Databases, "mount_check", "true", "no"),
+            (Uses::Databases, "exclusive_databases", "true", "false"),
         ] {
-            let mut pairs = vec![("fallocate_reserve", "2%")];
-            pairs.retain(|(known, _)| *known != name);
-            pairs.push((name, value));
-            let refused = serve(&section(&pairs)).unwrap_err().to_string();
-            assert!(
-                refused.starts_with(name) && refused.contains(folder),
-                "{refused}"
-            );
+            let mut storage = Storage::new(EngineModules::all(), false);
+            let mut declare = |file: &str, uses: Uses, more: &[(&str, &str)]| {
+                let section = section(file, folder, more);
+                storage.declare(&Place::read(&section), &section, uses)
+            };
+            declare("one.conf", uses, &[(name, one)]).unwrap();
+            // Another section of that conf.
+            declare("one.conf", uses, &[]).unwrap();
+            declare("third.conf", uses, &[(name, one)]).unwrap();
+            let refused = declare("other.conf", uses, &[(name, other)]);
+            let refused = refused.unwrap_err().to_string();
+            for part in [name, one, other, "one.conf", "other.conf", folder] {
+                assert!(refused.contains(part), "{part}: {refused}");
+            }
         }
-        // A daemon has no say in it.
-        let daemon = section(&[]);
-        let devices = storage.devices(&Place::read(&daemon), &daemon);
-        assert!(devices.is_ok());
+    }
+
+    #[test]
+    fn a_default_counts_between_confs() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().to_str().unwrap();
+        let mut storage = Storage::new(EngineModules::all(), false);
+        let given = [("mount_check", "false"), ("fallocate_reserve", "7")];
+        let given = section("given.conf", folder, &given);
+        let devices = storage.devices(&Place::read(&given), &given).unwrap();
+        assert!(!devices.config().mount_check);
+        let reserve = devices.config().fallocate_reserve;
+        assert_eq!(reserve, FallocateReserve::Bytes(7));
+        let silent = section("silent.conf", folder, &[]);
+        let refused = storage.devices(&Place::read(&silent), &silent);
+        let refused = refused.err().unwrap().to_string();
+        assert!(
+            refused.contains("mount_check = <default> in silent.conf"),
+            "{refused}"
+        );
+        // By another way to the same folder.
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(root.path(), &link).unwrap();
+        let linked = section("linked.conf", link.to_str().unwrap(), &[]);
+        assert!(storage.devices(&Place::read(&linked), &linked).is_err());
     }
 }

@@ -33,10 +33,11 @@ mod updates;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cairn_disk::relink::{self, Collision, Move};
-use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
+use cairn_disk::engine::{Collision, Move};
+use cairn_disk::{Device, Devices, DiskError, Engine, Engines};
 use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
 use cairn_peer::Backends;
+use cairn_types::PolicyIndex;
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -54,8 +55,8 @@ pub(crate) struct Inner {
     config: ObjectServerConfig,
     devices: Arc<Devices>,
     backends: Arc<Backends>,
-    diskfile: DiskFileEngine,
-    engine: Arc<dyn ObjectEngine>,
+    /// By policy.
+    engines: Engines,
     /// Conversations with replicators that may go on at once; `None`: any number.
     replication_turns: Option<Semaphore>,
     /// Of those, on each device: whoever waits here comes on in turn.
@@ -67,32 +68,22 @@ pub(crate) struct Inner {
 impl ObjectServer {
     pub fn new(
         config: ObjectServerConfig,
+        engines: Engines,
         devices: Arc<Devices>,
         backends: Arc<Backends>,
     ) -> Arc<Self> {
-        let diskfile = DiskFileEngine::new(
-            config.hash_path.clone(),
-            &config.policies,
-            config.diskfile.clone(),
-        );
         Arc::new(ObjectServer(Arc::new(Inner {
-            engine: Arc::new(diskfile.clone()),
             replication_turns: match config.replication_concurrency {
                 0 => None,
                 number => Some(Semaphore::new(number)),
             },
             device_turns: Mutex::default(),
             promises: Arc::new(Promises::new(config.clock.now(), config.promise_grace)),
-            diskfile,
+            engines,
             config,
             devices,
             backends,
         })))
-    }
-
-    /// The engine behind this server: daemons of the same process share it.
-    pub fn engine(&self) -> &DiskFileEngine {
-        &self.0.diskfile
     }
 }
 
@@ -120,12 +111,18 @@ impl Inner {
         let Some(target) = target.filter(|_| response.status().is_success()) else {
             return response;
         };
-        let (device, key, engine) = (target.device, target.key, self.diskfile.clone());
+        let (device, key, engine) = (target.device, target.key, target.engine);
         let Some(object) = Move::to_power(key.policy, key.hash, key.partition, power) else {
             return response;
         };
+        if engine.relinking().is_none() {
+            return response;
+        }
         let linked = device
-            .write(move |disk| relink::link(disk, &engine, &[object], Collision::Refuse))
+            .write(move |disk| match engine.relinking() {
+                Some(relinking) => relinking.link(disk, &[object], Collision::Refuse).map(drop),
+                None => Ok(()),
+            })
             .await;
         if let Err(error) = linked {
             let name = &*key.name;
@@ -150,11 +147,14 @@ impl Inner {
         result.unwrap_or_else(Refusal::into_response)
     }
 
+    /// The engine of a policy that this server has.
+    fn engine(&self, policy: PolicyIndex) -> Result<Arc<dyn Engine>, Refusal> {
+        let engine = self.engines.of(policy).cloned();
+        engine.ok_or_else(|| Refusal::Unavailable(format!("No policy with index {policy}")))
+    }
+
     fn device(&self, name: &str) -> Result<Arc<Device>, Refusal> {
-        Ok(self
-            .devices
-            .get(name)
-            .map_err(cairn_disk::DiskError::from)?)
+        Ok(self.devices.get(name).map_err(DiskError::from)?)
     }
 
     /// For daemons' requests, which clients' go before.

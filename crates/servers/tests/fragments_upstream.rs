@@ -11,7 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
+use cairn_disk::{
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
+};
 use cairn_formats::pickle;
 use cairn_http::{Body, Service};
 use cairn_peer::Backends;
@@ -88,8 +90,13 @@ fn ours(devices: &Path) -> Arc<ObjectServer> {
     let mut config = DevicesConfig::new(devices);
     config.mount_check = false;
     config.fallocate_reserve = FallocateReserve::Bytes(0);
+    let (hash_path, policies) = (HashPath::new("", "endcap"), policies());
+    let diskfile = DiskFileConfig::default();
+    let engine = DiskFileEngine::new(hash_path.clone(), &policies, diskfile);
+    let engines = Engines::uniform(&policies, Arc::new(engine));
     ObjectServer::new(
-        ObjectServerConfig::new(HashPath::new("", "endcap"), policies()),
+        ObjectServerConfig::new(hash_path, policies),
+        engines,
         Devices::new(config),
         Backends::new(Duration::from_secs(1)),
     )

@@ -14,7 +14,8 @@ use cairn_daemons::{
     ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
 };
 use cairn_disk::{
-    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
+    machine::Machine,
 };
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler, SwiftInfo};
@@ -313,7 +314,13 @@ impl Cluster {
                 backends.clone(),
             ))
         };
-        let engine = DiskFileEngine::new(hash_path.clone(), &policies, DiskFileConfig::default());
+        // A server and its daemons know nothing of what the others remember.
+        let engines = || {
+            let config = DiskFileConfig::default();
+            let engine = DiskFileEngine::new(hash_path.clone(), &policies, config);
+            Engines::uniform(&policies, Arc::new(engine))
+        };
+        let of_daemons = engines();
         let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
         let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
         let patience = [
@@ -322,7 +329,7 @@ impl Cluster {
             ("http_timeout", "10"),
         ];
         let parts = ReplicatorParts {
-            engine: engine.clone(),
+            engines: of_daemons.clone(),
             policies: policies.clone(),
             rings: rings.clone(),
             devices: devices.clone(),
@@ -363,7 +370,7 @@ impl Cluster {
             auditor: ObjectAuditor::new(
                 AuditorConfig::read(&objects("object-auditor", &fast))?,
                 AuditorParts {
-                    engine: engine.clone(),
+                    engines: of_daemons.clone(),
                     policies: policies.clone(),
                     devices: devices.clone(),
                     clock: clock.clone(),
@@ -389,7 +396,7 @@ impl Cluster {
                 },
             ),
             handlers: vec![
-                ObjectServer::new(object, devices, backends.clone()),
+                ObjectServer::new(object, engines(), devices, backends.clone()),
                 ContainerServer::new(container, pool.clone(), backends),
                 AccountServer::new(account, pool.clone()),
             ],

@@ -4,15 +4,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_disk::audit::{self, Audited};
-use cairn_disk::object_file::Content;
-use cairn_disk::suffix_hashes;
+use cairn_disk::engine::{Audited, Content};
 use cairn_disk::{
-    Device, DeviceError, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader,
-    OpenObject, OpenOptions,
+    Device, DeviceError, DiskError, Engine, FragmentChoice, ObjectId, ObjectKey, ObjectReader,
+    OpenObject, OpenOptions, PartitionKey,
 };
 use cairn_http::own_thread;
-use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use cairn_types::{PolicyIndex, Timestamp};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -78,16 +76,16 @@ pub(super) struct Walk {
 /// An object that could not be read.
 struct ReadAgain {
     due: Instant,
-    device: Arc<Device>,
-    object: Place,
+    walked: Walked,
+    object: ObjectId,
 }
 
-/// An object, as the folders name it.
-#[derive(Clone, Copy)]
-struct Place {
+/// A device and the engine of one policy on it.
+#[derive(Clone)]
+struct Walked {
+    device: Arc<Device>,
+    engine: Arc<dyn Engine>,
     policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -150,7 +148,15 @@ impl Walk {
             };
             let policies = self.auditor.parts.policies.clone();
             for policy in policies.iter() {
-                if let Err(error) = self.walk_policy(&device, policy.index).await {
+                let Some(engine) = self.auditor.parts.engines.of(policy.index) else {
+                    continue;
+                };
+                let walked = Walked {
+                    device: device.clone(),
+                    engine: engine.clone(),
+                    policy: policy.index,
+                };
+                if let Err(error) = self.walk_policy(&walked).await {
                     match error {
                         DiskError::Device(error) => debug!(device = name, %error, "not audited"),
                         error => self.count_error(&name, &error),
@@ -184,38 +190,35 @@ impl Walk {
         self.reported
     }
 
-    async fn walk_policy(
-        &mut self,
-        device: &Arc<Device>,
-        policy: PolicyIndex,
-    ) -> Result<(), DiskError> {
+    async fn walk_policy(&mut self, walked: &Walked) -> Result<(), DiskError> {
         let kind = self.kind.name();
+        let Walked {
+            device,
+            engine,
+            policy,
+        } = walked.clone();
+        let listing = engine.clone();
         let partitions = device
-            .read(move |disk| audit::partitions_to_do(disk, policy, kind))
+            .read(move |disk| listing.partitions_to_audit(disk, policy, kind))
             .await?;
         let mut written = None;
         for (at, partition) in partitions.iter().copied().enumerate() {
             if written.is_none_or(|at: Instant| at.elapsed() >= STATUS_INTERVAL) {
                 written = Some(Instant::now());
                 let left = partitions[at..].to_vec();
-                self.write_status(device, policy, left).await;
+                self.write_status(walked, left).await;
             }
-            let hashes = device
-                .read(move |disk| audit::objects(disk, policy, partition))
-                .await;
+            let at = PartitionKey::new(policy, partition);
+            let listing = engine.clone();
+            let hashes = device.read(move |disk| listing.objects(disk, at)).await;
             match hashes {
                 Ok(hashes) => {
                     for hash in hashes {
                         self.read_due_again().await;
-                        let object = Place {
-                            policy,
-                            partition,
-                            hash,
-                        };
-                        self.audit_one(device, object, Turn::First).await?;
+                        self.audit_one(walked, at.object(hash), Turn::First).await?;
                     }
                     if self.kind == Kind::All
-                        && let Err(error) = self.check_hashes(device, policy, partition).await
+                        && let Err(error) = self.check_hashes(walked, at).await
                     {
                         self.failed(device.name(), error)?;
                     }
@@ -225,28 +228,25 @@ impl Walk {
         }
         if !partitions.is_empty() {
             // The next walk begins anew.
-            self.write_status(device, policy, Vec::new()).await;
+            self.write_status(walked, Vec::new()).await;
         }
         Ok(())
     }
 
     /// Has suffixes hashed anew that are not as they were hashed.
-    async fn check_hashes(
-        &self,
-        device: &Arc<Device>,
-        policy: PolicyIndex,
-        partition: u32,
-    ) -> Result<(), DiskError> {
-        let settled = device
-            .read(move |disk| suffix_hashes::settled_hashes(disk, policy, partition))
+    async fn check_hashes(&self, walked: &Walked, at: PartitionKey) -> Result<(), DiskError> {
+        let engine = walked.engine.clone();
+        let settled = walked
+            .device
+            .read(move |disk| engine.settled_hashes(disk, at))
             .await?;
         for (suffix, hash) in settled {
-            let (engine, name) = (self.auditor.parts.engine.clone(), suffix.clone());
-            let checked = device.write(move |disk| {
-                suffix_hashes::check_suffix(disk, &engine, policy, partition, &name, &hash)
-            });
+            let (engine, name) = (walked.engine.clone(), suffix.clone());
+            let checked = walked
+                .device
+                .write(move |disk| engine.check_suffix(disk, at, &name, &hash));
             if checked.await? {
-                let device = device.name();
+                let (device, partition) = (walked.device.name(), at.partition);
                 info!(
                     device,
                     partition, suffix, "a suffix was not as it was hashed"
@@ -256,11 +256,14 @@ impl Walk {
         Ok(())
     }
 
-    async fn write_status(&self, device: &Arc<Device>, policy: PolicyIndex, left: Vec<u32>) {
+    async fn write_status(&self, walked: &Walked, left: Vec<u32>) {
         let kind = self.kind.name();
-        let written = device.write(move |disk| audit::write_status(disk, policy, kind, &left));
+        let (engine, policy) = (walked.engine.clone(), walked.policy);
+        let written = walked
+            .device
+            .write(move |disk| engine.note_audited(disk, policy, kind, &left));
         if let Err(error) = written.await {
-            warn!(device = device.name(), %error, "auditor status not written");
+            warn!(device = walked.device.name(), %error, "auditor status not written");
         }
     }
 
@@ -270,27 +273,22 @@ impl Walk {
         while self.read_again.front().is_some_and(is_due)
             && let Some(next) = self.read_again.pop_front()
         {
-            let audited = self.audit_one(&next.device, next.object, Turn::Again);
+            let audited = self.audit_one(&next.walked, next.object, Turn::Again);
             if let Err(error) = audited.await {
-                debug!(device = next.device.name(), %error, "not audited");
+                debug!(device = next.walked.device.name(), %error, "not audited");
             }
         }
     }
 
     async fn audit_one(
         &mut self,
-        device: &Arc<Device>,
-        object: Place,
+        walked: &Walked,
+        object: ObjectId,
         turn: Turn,
     ) -> Result<(), DiskError> {
-        let Place {
-            policy,
-            partition,
-            hash,
-        } = object;
         self.files.step().await;
         let began = Instant::now();
-        let engine = self.auditor.parts.engine.clone();
+        let (device, engine) = (&walked.device, walked.engine.clone());
         let is_read = self.kind == Kind::All;
         let now = self.auditor.parts.clock.now();
         // What has expired is there until the expirer comes: replicators send it, and it can be
@@ -303,18 +301,20 @@ impl Walk {
         };
         let temporary = self.auditor.config.rsync_tempfile_timeout;
         let audited = device.write(move |disk| {
-            audit::remove_rsync_temporary(disk, policy, partition, hash, temporary)?;
-            audit::audit(disk, &engine, policy, partition, hash, &options)
+            if let Some(rsync) = engine.rsync() {
+                rsync.remove_temporary(disk, object, temporary)?;
+            }
+            engine.audit(disk, object, &options)
         });
         let result = match audited.await {
             Ok(Audited::Object(key, open)) => {
                 let written = open.info.timestamp();
                 let delete_at = open.info.metadata.delete_at();
                 let has_expired = delete_at.is_some_and(|at| Timestamp::from_secs(at) <= now);
-                match self.read(device, key.clone(), *open).await {
+                match self.read(walked, key.clone(), *open).await {
                     // Its row may be gone already.
                     Ok(()) if has_expired => Ok(()),
-                    Ok(()) => self.watch(device, key, written).await,
+                    Ok(()) => self.watch(walked, key, written).await,
                     broken => broken,
                 }
             }
@@ -328,7 +328,8 @@ impl Walk {
             Err(DiskError::Quarantined(reason)) => {
                 self.recent.passes += 1;
                 self.recent.quarantined += 1;
-                let (device, hash) = (device.name(), hash.hex());
+                let (device, partition) = (device.name(), object.at.partition);
+                let hash = object.hash.hex();
                 error!(
                     device,
                     partition, hash, reason, "object failed audit: quarantined"
@@ -339,7 +340,7 @@ impl Walk {
                 if may_pass && self.read_again.len() < READ_AGAIN_MAX {
                     self.read_again.push_back(ReadAgain {
                         due: Instant::now() + READ_AGAIN_AFTER,
-                        device: device.clone(),
+                        walked: walked.clone(),
                         object,
                     });
                 }
@@ -356,7 +357,7 @@ impl Walk {
     /// Shows the watcher an object that is as it should be, and does what it asks for.
     async fn watch(
         &mut self,
-        device: &Arc<Device>,
+        walked: &Walked,
         key: ObjectKey,
         written: Timestamp,
     ) -> Result<(), DiskError> {
@@ -368,35 +369,26 @@ impl Walk {
             self.watched[0] += 1;
             return Ok(());
         }
-        let ObjectKey {
-            policy,
-            partition,
-            hash,
-            name,
-        } = key;
-        let files = device
-            .read(move |disk| audit::files(disk, policy, partition, hash))
-            .await?;
-        match watcher.look_for(&name).await {
+        let (device, engine, object) = (&walked.device, walked.engine.clone(), key.id());
+        let state = device.read(move |disk| engine.state(disk, object)).await?;
+        let engine = walked.engine.clone();
+        match watcher.look_for(&key.name).await {
             Found::Listed => self.watched[0] += 1,
             Found::Unknown => self.watched[1] += 1,
             Found::Dark => {
                 self.watched[2] += 1;
-                let (device_name, object, action) = (device.name(), &*name, watcher.config.action);
-                info!(device = device_name, object, ?action, "dark data");
+                let (name, action) = (&*key.name, watcher.config.action);
+                info!(device = device.name(), object = name, ?action, "dark data");
                 // Of what was written meanwhile nobody was asked.
                 match action {
                     DarkDataAction::Log => {}
                     DarkDataAction::Delete => {
-                        let remove = move |disk: &_| {
-                            audit::remove_object(disk, policy, partition, hash, &files)
-                        };
+                        let remove = move |disk: &_| engine.remove_unchanged(disk, object, &state);
                         device.write(remove).await?;
                     }
                     DarkDataAction::Quarantine => {
-                        let quarantine = move |disk: &_| {
-                            audit::quarantine_object(disk, policy, partition, hash, &files, DARK)
-                        };
+                        let quarantine =
+                            move |disk: &_| engine.quarantine_unchanged(disk, object, &state, DARK);
                         if device.write(quarantine).await? {
                             return Err(DiskError::Quarantined(DARK.into()));
                         }
@@ -410,7 +402,7 @@ impl Walk {
     /// Reads the content, at its pace; the reader checks it.
     async fn read(
         &mut self,
-        device: &Arc<Device>,
+        walked: &Walked,
         key: ObjectKey,
         open: OpenObject,
     ) -> Result<(), DiskError> {
@@ -424,14 +416,13 @@ impl Walk {
         match open.content {
             Content::None => {}
             Content::Inline(bytes) => self.took(bytes.len()).await,
-            Content::File(file) => {
-                let engine: Arc<dyn ObjectEngine> = Arc::new(self.auditor.parts.engine.clone());
+            Content::Stored(stored) => {
                 let mut reader = ObjectReader::new(
-                    device.clone(),
-                    engine,
+                    walked.device.clone(),
+                    walked.engine.clone(),
                     key,
                     open.info.etag(),
-                    file,
+                    stored,
                     0..size,
                     CHUNK,
                 );

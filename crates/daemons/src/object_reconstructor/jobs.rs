@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cairn_disk::suffix_hashes::{SuffixHash, get_hashes};
-use cairn_disk::{Device, DiskError, replication};
+use cairn_disk::engine::SuffixHash;
+use cairn_disk::{Device, DiskError, Engine, PartitionKey};
 use cairn_http::own_thread;
 use cairn_peer::{LoadedRing, Node};
 use cairn_ring::Device as RingDevice;
@@ -19,6 +19,7 @@ pub(super) struct Part {
     pub(super) policy: PolicyIndex,
     pub(super) scheme: ErasureScheme,
     pub(super) ring: Arc<LoadedRing>,
+    pub(super) engine: Arc<dyn Engine>,
     pub(super) device: Arc<Device>,
     pub(super) local: Arc<RingDevice>,
     pub(super) partition: u32,
@@ -47,6 +48,10 @@ pub(super) enum Kind {
 }
 
 impl Part {
+    pub(super) fn at(&self) -> PartitionKey {
+        PartitionKey::new(self.policy, self.partition)
+    }
+
     pub(super) fn fragment_of(&self, node: &Node) -> u32 {
         self.scheme.fragment_of_node(node.index) as u32
     }
@@ -58,15 +63,13 @@ impl Part {
 
     pub(super) async fn hashes(
         &self,
-        engine: &cairn_disk::DiskFileEngine,
         recalculate: Vec<String>,
         look: bool,
     ) -> Result<Hashes, DiskError> {
-        let engine = engine.clone();
-        let (policy, partition) = (self.policy, self.partition);
+        let (engine, at) = (self.engine.clone(), self.at());
         let hashed = self
             .device
-            .write(move |disk| get_hashes(disk, &engine, policy, partition, &recalculate, look));
+            .write(move |disk| engine.suffix_hashes(disk, at, &recalculate, look));
         Ok(hashed.await?.hashes)
     }
 }
@@ -79,8 +82,13 @@ impl Pass {
         for policy in self.parts().policies.iter() {
             let index = policy.index;
             let is_wanted = only.policies.is_empty() || only.policies.contains(&index.0);
-            let ring = self.parts().rings.object(index);
-            let (Some(scheme), true, Some(ring)) = (policy.erasure(), is_wanted, ring) else {
+            let (ring, engine) = (
+                self.parts().rings.object(index),
+                self.parts().engines.of(index),
+            );
+            let (Some(scheme), true, Some(ring), Some(engine)) =
+                (policy.erasure(), is_wanted, ring, engine)
+            else {
                 continue;
             };
             if ring.ring().next_part_power().is_some() {
@@ -91,7 +99,7 @@ impl Pass {
                 );
                 continue;
             }
-            parts.extend(self.parts_of_policy(index, *scheme, &ring).await);
+            parts.extend(self.parts_of_policy(index, *scheme, engine, &ring).await);
         }
         own_thread::shuffle(&mut parts);
         parts
@@ -101,6 +109,7 @@ impl Pass {
         &self,
         policy: PolicyIndex,
         scheme: ErasureScheme,
+        engine: &Arc<dyn Engine>,
         ring: &Arc<LoadedRing>,
     ) -> Vec<Arc<Part>> {
         let config = &self.reconstructor.config;
@@ -119,12 +128,13 @@ impl Pass {
             if !names.is_empty() && !names.contains(&local.device) {
                 continue;
             }
-            match self.partitions(policy, &local).await {
+            match self.partitions(policy, engine, &local).await {
                 Ok((device, partitions)) => {
                     let here = partitions.into_iter().map(|partition| Part {
                         policy,
                         scheme,
                         ring: ring.clone(),
+                        engine: engine.clone(),
                         device: device.clone(),
                         local: local.clone(),
                         partition,
@@ -150,13 +160,14 @@ impl Pass {
     async fn partitions(
         &self,
         policy: PolicyIndex,
+        engine: &Arc<dyn Engine>,
         local: &RingDevice,
     ) -> Result<(Arc<Device>, Vec<u32>), DiskError> {
         let device = self.parts().devices.get(&local.device)?.background();
-        let age = self.parts().engine.config().reclaim_age;
+        let engine = engine.clone();
         let listed = device.write(move |disk| {
-            replication::remove_old_temporary(disk, policy, age)?;
-            replication::list_partitions(disk, policy)
+            engine.clear_leftovers(disk, policy)?;
+            engine.partitions(disk, policy)
         });
         let mut partitions = listed.await?;
         let only = &self.only.partitions;
@@ -166,7 +177,7 @@ impl Pass {
 
     /// What there is to do in a partition. Nothing: it does not belong here, and is empty.
     pub(super) async fn jobs(&self, part: &Arc<Part>) -> Result<Vec<Job>, DiskError> {
-        let hashes = part.hashes(&self.parts().engine, Vec::new(), true).await?;
+        let hashes = part.hashes(Vec::new(), true).await?;
         let (mut by_index, bare) = suffixes_by_index(&hashes);
         let primaries = part.ring.primaries(part.partition);
         let own = primaries

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cairn_disk::replication::remove_partition;
 use cairn_erasure::Codec;
 use cairn_http::own_thread;
 use cairn_types::PolicyIndex;
@@ -137,11 +136,11 @@ impl Pass {
 
     /// A partition that does not belong here and has nothing in it.
     async fn remove(&self, part: &Part) {
-        let (policy, partition) = (part.policy, part.partition);
+        let (at, engine) = (part.at(), part.engine.clone());
         let removed = part
             .device
-            .write(move |disk| remove_partition(disk, policy, partition));
-        let device = &part.local.device;
+            .write(move |disk| engine.remove_partition(disk, at));
+        let (device, partition) = (&part.local.device, part.partition);
         match removed.await {
             Ok(is_gone) => info!(device, partition, is_gone, "handoff partition removed"),
             Err(error) if self.reconstructor.logged.is_due(device, &error) => {
@@ -204,10 +203,14 @@ impl Pass {
             .clone()
     }
 
-    pub(super) fn sender<'a>(&'a self, hear: &'a (dyn Fn() + Send + Sync)) -> Sender<'a> {
+    pub(super) fn sender<'a>(
+        &'a self,
+        part: &'a Part,
+        hear: &'a (dyn Fn() + Send + Sync),
+    ) -> Sender<'a> {
         let config = &self.reconstructor.config;
         Sender {
-            engine: &self.parts().engine,
+            engine: &part.engine,
             backends: &self.parts().backends,
             daemon: "obj-reconstructor",
             node_timeout: config.node_timeout,

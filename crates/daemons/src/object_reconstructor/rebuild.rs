@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cairn_disk::metadata::FRAGMENT_INDEX;
-use cairn_disk::{
-    Device, DiskError, DiskFileEngine, Metadata, ObjectEngine, ObjectInfo, ObjectKey, Suspect,
-};
+use cairn_disk::{Device, DiskError, Engine, Metadata, ObjectInfo, ObjectKey, Suspect};
 use cairn_erasure::{Codec, CodecError};
 use cairn_http::lines::{BodyLines, LineError};
 use cairn_http::own_thread;
@@ -61,7 +59,7 @@ pub(crate) struct Rebuilder {
     pub(super) codec: Arc<Codec>,
     pub(super) ring: Arc<LoadedRing>,
     pub(super) device: Arc<Device>,
-    pub(super) engine: DiskFileEngine,
+    pub(super) engine: Arc<dyn Engine>,
     pub(super) backends: Arc<Backends>,
     pub(super) clock: Clock,
     pub(super) node_timeout: Duration,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use cairn_disk::DiskError;
-use cairn_disk::replication::{Reverted, purge};
+use cairn_disk::engine::{Purge, Reverted};
 use cairn_formats::ssync::Offer;
 use cairn_types::ObjectHash;
 use tracing::{info, warn};
@@ -26,7 +26,7 @@ impl Pass {
         let part = &job.part;
         let (device, partition) = (&part.local.device, part.partition);
         // Held by whoever brings us this partition: both would remove what the other just got.
-        let lock = match lock_partition(&part.device, part.policy, partition).await {
+        let lock = match lock_partition(&part.device, &part.engine, part.at()).await {
             Ok(lock) => lock,
             Err(error) => {
                 if self.reconstructor.logged.is_due(device, &error) {
@@ -71,7 +71,7 @@ impl Pass {
                     rebuilder: None,
                 }),
             };
-            match self.sender(&hear).ssync(&order, node).await {
+            match self.sender(part, &hear).ssync(&order, node).await {
                 Ok(delivered) => {
                     handed.is_limited |= delivered.is_limited;
                     let had = delivered.offers.into_iter();
@@ -108,14 +108,15 @@ impl Pass {
             })
             .collect();
         let count = reverted.len() as u64;
-        let engine = self.parts().engine.clone();
-        let (policy, partition) = (part.policy, part.partition);
-        let (index, is_handoff) = (job.index, job.primary.is_none());
-        let purged = part.device.write(move |disk| {
-            purge(
-                disk, &engine, policy, partition, &reverted, index, is_handoff,
-            )
-        });
+        let purge = Purge {
+            reverted,
+            index: job.index,
+            is_handoff: job.primary.is_none(),
+        };
+        let (engine, at) = (part.engine.clone(), part.at());
+        let purged = part
+            .device
+            .write(move |disk| engine.purge(disk, at, &purge));
         purged.await?;
         self.count(|stats| stats.reverted += count);
         Ok(())

@@ -1,7 +1,7 @@
 //! Fragments that belong here: do the partition's other servers have theirs?
 
-use cairn_disk::suffix_hashes::{FragmentHashes, SuffixHash};
-use cairn_disk::{DiskError, DiskFileEngine};
+use cairn_disk::DiskError;
+use cairn_disk::engine::{FragmentHashes, SuffixHash};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
 use cairn_peer::Node;
@@ -56,8 +56,7 @@ impl Pass {
             return Ok(());
         }
         // They may be in step again since they were hashed.
-        let engine: &DiskFileEngine = &self.parts().engine;
-        let local = part.hashes(engine, suffixes, false).await?;
+        let local = part.hashes(suffixes, false).await?;
         suffixes = differing(&local, job.index, &remote, theirs);
         if suffixes.is_empty() {
             return Ok(());
@@ -78,7 +77,7 @@ impl Pass {
             }),
         };
         let hear = || self.hear();
-        self.sender(&hear).ssync(&order, &node).await?;
+        self.sender(part, &hear).ssync(&order, &node).await?;
         self.count(|stats| stats.suffixes_synced += suffixes.len() as u64);
         Ok(())
     }
@@ -91,7 +90,7 @@ impl Pass {
             codec: self.codec(&job.part),
             ring: job.part.ring.clone(),
             device: job.part.device.clone(),
-            engine: self.parts().engine.clone(),
+            engine: job.part.engine.clone(),
             backends: self.parts().backends.clone(),
             clock: self.parts().clock.clone(),
             node_timeout: config.node_timeout,

@@ -2,14 +2,15 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
-use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
+use cairn_disk::engine::{Content, Sendable};
+use cairn_disk::{
+    Devices, DevicesConfig, FallocateReserve, FragmentChoice, FragmentPreference, PartitionKey,
+};
 use cairn_erasure::Codec;
 use cairn_formats::ini::Section;
 use cairn_http::{Body, Request, Service};
 use cairn_peer::{Backends, Node, Rings};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{
     EcType, ErasureScheme, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy, Timestamp,
@@ -17,6 +18,7 @@ use cairn_types::{
 use http::StatusCode;
 
 use super::*;
+use crate::testing::{Kind, engines, over_engines, write_rings_of};
 
 const POLICY: PolicyIndex = PolicyIndex(1);
 const CONTENT: &[u8] = b"what an object is made of, in two fragments and one of parity";
@@ -44,11 +46,16 @@ fn policies(scheme: ErasureScheme) -> PolicySet {
     .unwrap()
 }
 
-fn cluster() -> Cluster {
+fn cluster(kind: Kind) -> Cluster {
     let folder = tempfile::tempdir().unwrap();
     let scheme = ErasureScheme::new(EcType::IsaLRsVand, 2, 1).unwrap();
     let policies = Arc::new(policies(scheme));
-    let mut builder = RingBuilder::new(1, 3.0, 1).unwrap();
+    write_rings_of(
+        folder.path(),
+        4,
+        1,
+        &["account", "container", "object", "object-1"],
+    );
     let root = folder.path().join("dev");
     let backends = Backends::new(Duration::from_secs(1));
     let devices = Devices::new(DevicesConfig {
@@ -56,39 +63,17 @@ fn cluster() -> Cluster {
         fallocate_reserve: FallocateReserve::Bytes(0),
         ..DevicesConfig::new(&root)
     });
-    let config = ObjectServerConfig::new(HashPath::new("", "end"), (*policies).clone());
-    let server = ObjectServer::new(config, devices.clone(), backends.clone());
-    for zone in 1..=4 {
-        let port = 6200 + zone as u16;
-        let name = format!("d{zone}");
-        std::fs::create_dir_all(root.join(&name)).unwrap();
-        let device = NewDevice {
-            id: None,
-            region: 1,
-            zone,
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port,
-            device: name,
-            replication_ip: None,
-            replication_port: None,
-            meta: String::new(),
-        };
-        builder.add_dev(device).unwrap();
-        backends.register_local(SocketAddr::from(([127, 0, 0, 1], port)), server.clone());
-    }
-    let options = RebalanceOptions {
-        seed: None,
-        now: 0,
-        log: None,
-    };
-    builder.rebalance(options).unwrap();
-    for name in ["account", "container", "object", "object-1"] {
-        let path = folder.path().join(format!("{name}.ring.gz"));
-        builder.ring_data().save(path, FormatVersion::V1).unwrap();
+    let hash_path = HashPath::new("", "end");
+    let engines = engines(kind, &hash_path, &policies);
+    let config = ObjectServerConfig::new(hash_path, (*policies).clone());
+    let server = ObjectServer::new(config, engines.clone(), devices.clone(), backends.clone());
+    for node in 1..=4 {
+        std::fs::create_dir_all(root.join(format!("d{node}"))).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 6200 + node));
+        backends.register_local(address, server.clone());
     }
     let parts = ReplicatorParts {
-        engine: server.engine().clone(),
+        engines,
         rings: Rings::open(folder.path(), &policies).unwrap(),
         policies,
         devices,
@@ -136,13 +121,41 @@ impl Cluster {
         assert_eq!(response.status(), StatusCode::CREATED);
     }
 
-    /// The files of the object's directory on a node.
-    fn files(&self, node: &Node) -> Vec<PathBuf> {
+    /// The fragments of the object on a node, durable or not, the newest first: when they were
+    /// written, index, whether they are durable, content.
+    fn fragments(&self, node: &Node) -> Vec<(Timestamp, u32, bool, Vec<u8>)> {
+        let disk = self.parts.devices.get(&node.device.device).unwrap();
+        let disk = disk.disk().unwrap();
+        let engine = self.parts.engines.of(POLICY).unwrap();
         let hash = HashPath::new("", "end").hash("a", Some("c"), Some("o"));
-        let place = format!("objects-1/0/{}/{}", hash.suffix(), hash.hex());
-        let dir = self.folder.path().join("dev").join(&node.device.device);
-        let entries = std::fs::read_dir(dir.join(place));
-        entries.map_or(Vec::new(), |all| all.map(|e| e.unwrap().path()).collect())
+        let object = PartitionKey::new(POLICY, 0).object(hash);
+        let open = |choice| engine.open_to_send(&disk, object, 1 << 20, choice).unwrap();
+        let Sendable::Object(_, newest) = open(FragmentChoice::even_not_durable(None)) else {
+            return Vec::new();
+        };
+        let known = newest.info.fragments.unwrap();
+        let mut found = Vec::new();
+        for (timestamp, indices) in known.found {
+            for index in indices {
+                let preference = FragmentPreference {
+                    timestamp,
+                    exclude: Vec::new(),
+                };
+                let choice = FragmentChoice {
+                    index: Some(index),
+                    preferences: Some(vec![preference]),
+                };
+                let Sendable::Object(_, open) = open(choice) else {
+                    panic!("fragment {index} is not there");
+                };
+                let Content::Inline(content) = open.content else {
+                    panic!("not read along");
+                };
+                let is_durable = known.durable == Some(timestamp);
+                found.push((timestamp, index, is_durable, content.to_vec()));
+            }
+        }
+        found
     }
 
     async fn reconstruct(&self, change: &[(&str, &str)]) -> ReconstructionStats {
@@ -161,9 +174,8 @@ impl Cluster {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_fragment_is_rebuilt() {
-    let cluster = cluster();
+async fn a_lost_fragment_is_rebuilt(kind: Kind) {
+    let cluster = cluster(kind);
     let primaries = cluster.primaries();
     let time = Timestamp::from_secs(4_000_000_000);
     for index in [0, 2] {
@@ -171,12 +183,8 @@ async fn a_lost_fragment_is_rebuilt() {
     }
     let stats = cluster.reconstruct(&[]).await;
     assert_eq!(stats.failures, 0, "{stats:?}");
-    let files = cluster.files(&primaries[1]);
-    let [file] = &files[..] else {
-        panic!("{files:?}");
-    };
-    assert!(file.ends_with("4000000000.00000#1#d.data"), "{file:?}");
-    assert_eq!(std::fs::read(file).unwrap(), cluster.fragment(1));
+    let rebuilt = (time, 1, true, cluster.fragment(1));
+    assert_eq!(cluster.fragments(&primaries[1]), [rebuilt]);
     let recon = cluster.folder.path().join("object.recon");
     let recon = std::fs::read_to_string(recon).unwrap();
     assert!(recon.contains("object_reconstruction_time"), "{recon}");
@@ -185,39 +193,43 @@ async fn a_lost_fragment_is_rebuilt() {
     assert_eq!((stats.suffixes_synced, stats.failures), (0, 0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn misplaced_fragments_are_handed_over() {
-    let cluster = cluster();
+async fn misplaced_fragments_are_handed_over(kind: Kind) {
+    let cluster = cluster(kind);
     let (primaries, handoff) = (cluster.primaries(), cluster.handoff());
     let time = Timestamp::from_secs(4_000_000_000);
     cluster.put(&handoff, 1, time, true).await;
     let stats = cluster.reconstruct(&[("handoffs_only", "yes")]).await;
     assert_eq!((stats.reverted, stats.handoffs_remaining), (1, 0));
-    assert!(cluster.files(&handoff).is_empty());
-    assert!(cluster.files(&primaries[1])[0].ends_with("4000000000.00000#1#d.data"));
+    assert!(cluster.fragments(&handoff).is_empty());
+    let moved = (time, 1, true, cluster.fragment(1));
+    assert_eq!(cluster.fragments(&primaries[1]), [moved.clone()]);
 
     // Nobody has committed this one: it is handed over as it is, and stays while it is young.
     let later = Timestamp::from_secs(4_000_000_001);
     cluster.put(&handoff, 1, later, false).await;
     cluster.reconstruct(&[("handoffs_only", "yes")]).await;
-    assert_eq!(cluster.files(&handoff).len(), 1);
-    let mut names = cluster.files(&primaries[1]);
-    names.sort();
-    assert_eq!(names.len(), 2);
-    assert!(names[1].ends_with("4000000001.00000#1.data"), "{names:?}");
+    assert_eq!(cluster.fragments(&handoff).len(), 1);
+    let newer = (later, 1, false, cluster.fragment(1));
+    assert_eq!(cluster.fragments(&primaries[1]), [newer, moved]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lonely_fragment_is_quarantined_where_asked_for() {
-    let cluster = cluster();
+async fn a_lonely_fragment_is_quarantined_where_asked_for(kind: Kind) {
+    let cluster = cluster(kind);
     let primaries = cluster.primaries();
     let old = Timestamp::from_secs(1_700_000_000);
     cluster.put(&primaries[0], 0, old, true).await;
     cluster.reconstruct(&[]).await;
-    assert_eq!(cluster.files(&primaries[0]).len(), 1);
+    assert_eq!(cluster.fragments(&primaries[0]).len(), 1);
     cluster.reconstruct(&[("quarantine_threshold", "1")]).await;
-    assert!(cluster.files(&primaries[0]).is_empty());
+    assert!(cluster.fragments(&primaries[0]).is_empty());
     let device = &primaries[0].device.device;
     let dir = cluster.folder.path().join("dev").join(device);
-    assert!(dir.join("quarantined/objects-1").exists());
+    let is_aside = dir.join("quarantined/objects-1").exists();
+    assert_eq!(is_aside, kind == Kind::Files);
 }
+
+over_engines!(
+    a_lost_fragment_is_rebuilt,
+    misplaced_fragments_are_handed_over,
+    a_lonely_fragment_is_quarantined_where_asked_for,
+);

@@ -1,9 +1,8 @@
 //! What there is to do: each partition on each of our devices, and who else should have it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use cairn_disk::{Device, replication};
+use cairn_disk::{Device, DiskError, Engine, PartitionKey};
 use cairn_http::own_thread;
 use cairn_peer::{LoadedRing, Node};
 use cairn_ring::Device as RingDevice;
@@ -18,6 +17,7 @@ use crate::local::OwnAddress;
 pub(super) struct Job {
     pub(super) policy: PolicyIndex,
     pub(super) ring: Arc<LoadedRing>,
+    pub(super) engine: Arc<dyn Engine>,
     pub(super) device: Arc<Device>,
     pub(super) local: Arc<RingDevice>,
     pub(super) partition: u32,
@@ -28,6 +28,10 @@ pub(super) struct Job {
 }
 
 impl Job {
+    pub(super) fn at(&self) -> PartitionKey {
+        PartitionKey::new(self.policy, self.partition)
+    }
+
     /// Whether this partition is one in which unknown suffixes are looked for.
     pub(super) fn is_looked_into(&self, cycle: u32) -> bool {
         self.partition
@@ -44,8 +48,11 @@ impl Pass {
         for policy in self.replicator.parts.policies.iter() {
             let index = policy.index;
             let is_wanted = only.policies.is_empty() || only.policies.contains(&index.0);
-            let ring = self.replicator.parts.rings.object(index);
-            let (PolicyKind::Replication, true, Some(ring)) = (policy.kind, is_wanted, ring) else {
+            let parts = &self.replicator.parts;
+            let (ring, engine) = (parts.rings.object(index), parts.engines.of(index));
+            let (PolicyKind::Replication, true, Some(ring), Some(engine)) =
+                (policy.kind, is_wanted, ring, engine)
+            else {
                 continue;
             };
             if ring.ring().next_part_power().is_some() {
@@ -56,13 +63,18 @@ impl Pass {
                 );
                 continue;
             }
-            jobs.extend(self.jobs_of_policy(index, &ring).await);
+            jobs.extend(self.jobs_of_policy(index, engine, &ring).await);
         }
         own_thread::shuffle(&mut jobs);
         jobs
     }
 
-    async fn jobs_of_policy(&self, policy: PolicyIndex, ring: &Arc<LoadedRing>) -> Vec<Job> {
+    async fn jobs_of_policy(
+        &self,
+        policy: PolicyIndex,
+        engine: &Arc<dyn Engine>,
+        ring: &Arc<LoadedRing>,
+    ) -> Vec<Job> {
         let mut jobs = Vec::new();
         let config = &self.replicator.config;
         let own = own_devices(&config.ring_ip, config.port, ring).await;
@@ -79,11 +91,11 @@ impl Pass {
             if !names.is_empty() && !names.contains(&local.device) {
                 continue;
             }
-            match self.partitions(policy, &local).await {
+            match self.partitions(policy, engine, &local).await {
                 Ok((device, partitions)) => {
-                    let jobs_here = partitions
-                        .into_iter()
-                        .filter_map(|partition| job(policy, ring, &device, &local, partition));
+                    let jobs_here = partitions.into_iter().filter_map(|partition| {
+                        job(policy, engine, ring, &device, &local, partition)
+                    });
                     jobs.extend(jobs_here);
                 }
                 Err(error) => {
@@ -104,14 +116,15 @@ impl Pass {
     async fn partitions(
         &self,
         policy: PolicyIndex,
+        engine: &Arc<dyn Engine>,
         local: &RingDevice,
-    ) -> Result<(Arc<Device>, Vec<u32>), cairn_disk::DiskError> {
+    ) -> Result<(Arc<Device>, Vec<u32>), DiskError> {
         let parts = &self.replicator.parts;
         let device = parts.devices.get(&local.device)?.background();
-        let age: Duration = parts.engine.config().reclaim_age;
+        let engine = engine.clone();
         let listed = device.write(move |disk| {
-            replication::remove_old_temporary(disk, policy, age)?;
-            replication::list_partitions(disk, policy)
+            engine.clear_leftovers(disk, policy)?;
+            engine.partitions(disk, policy)
         });
         let mut partitions = listed.await?;
         let only = &self.only.partitions;
@@ -135,6 +148,7 @@ pub(crate) async fn own_devices(
 
 fn job(
     policy: PolicyIndex,
+    engine: &Arc<dyn Engine>,
     ring: &Arc<LoadedRing>,
     device: &Arc<Device>,
     local: &Arc<RingDevice>,
@@ -150,6 +164,7 @@ fn job(
     Some(Job {
         policy,
         ring: ring.clone(),
+        engine: engine.clone(),
         device: device.clone(),
         local: local.clone(),
         partition,

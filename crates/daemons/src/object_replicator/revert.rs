@@ -1,12 +1,13 @@
 //! A partition that does not belong here: handed to its primaries, and then removed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_disk::replication::{Contents, ReplicationLock, remove_partition};
-use cairn_disk::{Device, DiskError};
+use cairn_disk::engine::ReplicationLock;
+use cairn_disk::{Device, DiskError, Engine, PartitionKey};
+use cairn_types::ObjectHash;
 use cairn_types::plant::Plant;
-use cairn_types::{ObjectHash, PolicyIndex};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -59,7 +60,7 @@ impl Pass {
     /// Tells whether the partition has gone.
     async fn hand_over(&self, job: &Job, handed: &mut Handed) -> Result<bool, DiskError> {
         // Held by whoever brings us this partition: both would remove what the other just got.
-        let Some(_lock) = lock_partition(&job.device, job.policy, job.partition).await? else {
+        let Some(_lock) = lock_partition(&job.device, &job.engine, job.at()).await? else {
             info!(
                 device = job.local.device,
                 partition = job.partition,
@@ -67,10 +68,10 @@ impl Pass {
             );
             return Ok(false);
         };
-        let (policy, partition) = (job.policy, job.partition);
+        let (at, engine) = (job.at(), job.engine.clone());
         let contents = job
             .device
-            .read(move |disk| Contents::of(disk, policy, partition))
+            .read(move |disk| engine.contents(disk, at))
             .await?;
         if !contents.is_empty() {
             self.hand_to_all(job, &contents.suffixes(), handed).await;
@@ -81,14 +82,18 @@ impl Pass {
         self.count(&job.local.device, |stats| stats.remove += 1);
         let only = in_all_regions(handed);
         let keep = std::mem::take(&mut handed.unsent);
+        let engine = job.engine.clone();
         let removed = job.device.write(move |disk| {
-            let objects = contents.remove(disk, policy, partition, only.as_ref(), &keep)?;
-            Ok((objects, remove_partition(disk, policy, partition)?))
+            let objects = engine.remove(disk, at, &contents, only.as_ref(), &keep)?;
+            Ok((objects, engine.remove_partition(disk, at)?))
         });
         let (objects, is_gone) = removed.await?;
         info!(
             device = job.local.device,
-            partition, objects, is_gone, "handoff partition removed"
+            partition = job.partition,
+            objects,
+            is_gone,
+            "handoff partition removed"
         );
         Ok(is_gone)
     }
@@ -140,12 +145,13 @@ fn in_all_regions(handed: &Handed) -> Option<HashSet<ObjectHash>> {
 /// `None`: somebody else has it.
 pub(crate) async fn lock_partition(
     device: &Device,
-    policy: PolicyIndex,
-    partition: u32,
+    engine: &Arc<dyn Engine>,
+    at: PartitionKey,
 ) -> Result<Option<ReplicationLock>, DiskError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
-        let lock = device.read(move |disk| ReplicationLock::try_partition(disk, policy, partition));
+        let engine = engine.clone();
+        let lock = device.read(move |disk| engine.try_lock_partition(disk, at));
         match lock.await? {
             None if Instant::now() < deadline => sleep(LOCK_RETRY).await,
             lock => return Ok(lock),

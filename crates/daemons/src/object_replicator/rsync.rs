@@ -5,6 +5,7 @@ use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use cairn_disk::engine::Rsync;
 use cairn_peer::Node;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -39,11 +40,12 @@ impl Pass {
     pub(super) async fn rsync(
         &self,
         job: &Job,
+        rsync: &dyn Rsync,
         node: &Node,
         suffixes: &[String],
     ) -> Result<(), RsyncError> {
         let config = &self.replicator.config;
-        let args = arguments(config, job, node, suffixes)?;
+        let args = arguments(config, job, rsync, node, suffixes)?;
         let started = Instant::now();
         let (status, output) = run(&args, config.rsync_timeout, || self.hear()).await?;
         let to = args.last().map_or("", String::as_str);
@@ -65,6 +67,7 @@ impl Pass {
 fn arguments(
     config: &ReplicatorConfig,
     job: &Job,
+    rsync: &dyn Rsync,
     node: &Node,
     suffixes: &[String],
 ) -> Result<Vec<String>, RsyncError> {
@@ -86,25 +89,14 @@ fn arguments(
     if config.rsync_compress && job.local.region != node.device.region {
         args.push("--compress".into());
     }
-    let objects = job.policy.dir("objects");
-    let partition = job
-        .device
-        .path()
-        .join(&objects)
-        .join(job.partition.to_string());
-    let before = args.len();
-    for suffix in suffixes {
-        let path = partition.join(suffix);
-        if path.is_dir() {
-            args.push(path.display().to_string());
-        }
-    }
-    if args.len() == before {
+    let sources = rsync.sources(&job.device, job.at(), suffixes);
+    if sources.is_empty() {
         return Err(RsyncError::Nothing);
     }
+    args.extend(sources.iter().map(|path| path.display().to_string()));
     let module = module(&config.rsync_module, &node.device)?;
     let device = &node.device.device;
-    args.push(format!("{module}/{device}/{objects}/{}", job.partition));
+    args.push(format!("{module}/{device}/{}", rsync.target(job.at())));
     Ok(args)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use cairn_disk::DiskError;
-use cairn_disk::suffix_hashes::{Hashed, SuffixHash, get_hashes};
+use cairn_disk::engine::{Hashed, SuffixHash};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
 use cairn_http::own_thread;
@@ -211,13 +211,13 @@ impl Pass {
         suffixes: &[String],
         only: Option<&HashSet<cairn_types::ObjectHash>>,
     ) -> Result<Delivered, SyncError> {
-        match self.replicator.config.sync_method {
-            SyncMethod::Ssync => {
+        match (self.replicator.config.sync_method, job.engine.rsync()) {
+            // An engine without files has no other way.
+            (SyncMethod::Ssync, _) | (SyncMethod::Rsync, None) => {
                 let config = &self.replicator.config;
-                let parts = &self.replicator.parts;
                 let sender = Sender {
-                    engine: &parts.engine,
-                    backends: &parts.backends,
+                    engine: &job.engine,
+                    backends: &self.replicator.parts.backends,
                     daemon: "object-replicator",
                     node_timeout: config.node_timeout,
                     http_timeout: config.http_timeout,
@@ -234,8 +234,8 @@ impl Pass {
                 };
                 Ok(sender.ssync(&order, node).await?)
             }
-            SyncMethod::Rsync => {
-                let sent = self.rsync(job, node, suffixes).await;
+            (SyncMethod::Rsync, Some(rsync)) => {
+                let sent = self.rsync(job, rsync, node, suffixes).await;
                 if sent.is_ok() || !job.is_handoff {
                     self.note_changes(job, node, suffixes).await?;
                 }
@@ -251,11 +251,10 @@ impl Pass {
         recalculate: Vec<String>,
         look: bool,
     ) -> Result<Hashed, DiskError> {
-        let engine = self.replicator.parts.engine.clone();
-        let (policy, partition) = (job.policy, job.partition);
+        let (engine, at) = (job.engine.clone(), job.at());
         let hashed = job
             .device
-            .write(move |disk| get_hashes(disk, &engine, policy, partition, &recalculate, look));
+            .write(move |disk| engine.suffix_hashes(disk, at, &recalculate, look));
         hashed.await
     }
 

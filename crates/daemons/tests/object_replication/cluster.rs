@@ -12,7 +12,9 @@ use cairn_daemons::{
     AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor, ObjectReplicator, Only,
     ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };
-use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve};
+use cairn_disk::{
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
+};
 use cairn_formats::ini::Section;
 use cairn_http::client::Client;
 use cairn_http::metrics::Metrics;
@@ -208,6 +210,7 @@ impl Cluster {
     fn start_cairn(&mut self, node: usize) {
         let server = ObjectServer::new(
             ObjectServerConfig::new(hash_path(), self.policies.clone()),
+            self.engines(),
             self.devices(node),
             Backends::new(Duration::from_secs(1)),
         );
@@ -343,8 +346,10 @@ impl Cluster {
         conf.section_or_defaults(name)
     }
 
-    fn engine(&self) -> DiskFileEngine {
-        DiskFileEngine::new(hash_path(), &PolicySet::single(), DiskFileConfig::default())
+    fn engines(&self) -> Engines {
+        let config = DiskFileConfig::default();
+        let engine = DiskFileEngine::new(hash_path(), &self.policies, config);
+        Engines::uniform(&self.policies, Arc::new(engine))
     }
 
     /// One pass of a node's replicator, of Cairn.
@@ -368,7 +373,7 @@ impl Cluster {
             backends.register_local(*address, server.clone());
         }
         let parts = ReplicatorParts {
-            engine: self.engine(),
+            engines: self.engines(),
             policies: Arc::new(self.policies.clone()),
             rings: Rings::open(&self.etc(), &self.policies).unwrap(),
             devices: self.devices(node),
@@ -384,7 +389,7 @@ impl Cluster {
         let mut config = AuditorConfig::read(&self.section(node, "object-auditor")).unwrap();
         config.files_per_second = 0.0;
         let parts = AuditorParts {
-            engine: self.engine(),
+            engines: self.engines(),
             policies: Arc::new(self.policies.clone()),
             devices: self.devices(node),
             clock: Clock::system(),

@@ -352,14 +352,7 @@ impl DiskFileEngine {
         if identity != object.file {
             return Err(Failed::Changed);
         }
-        let info = ObjectInfo {
-            metadata: object.metadata.clone(),
-            datafile_metadata: None,
-            metafile_metadata: None,
-            data_timestamp: object.data_timestamp,
-            size: 0,
-            fragments: None,
-        };
+        let info = ObjectInfo::new(object.metadata.clone(), object.data_timestamp, None);
         let name = self.check_name(place, &info.metadata)?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let (content, is_checked) = self.read_content(disk, fd, &info, identity, options, look)?;

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
 use super::content::Content;
+use super::info::ObjectInfo;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FragmentChoice;
@@ -78,19 +79,6 @@ impl OpenOptions {
     }
 }
 
-/// What is known of an erasure-coded object's fragments in its directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FragmentInfo {
-    /// The open one.
-    pub index: u32,
-    /// When the object was written that is durable here.
-    pub durable: Option<Timestamp>,
-    /// When the object was deleted, where nothing has become durable since.
-    pub deleted: Option<Timestamp>,
-    /// All there are, from the newest to the durable ones.
-    pub found: Vec<(Timestamp, Vec<u32>)>,
-}
-
 /// From when on a fragment of an erasure-coded object counts. Objects of other policies always do
 /// once they are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,46 +87,6 @@ pub enum Durability {
     AtOnce,
     /// When [`ObjectEngine::make_durable`] says.
     Later,
-}
-
-/// What is known about an object besides its content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectInfo {
-    /// As it counts: of the PUT, with the user's part replaced by the newest POST's.
-    pub metadata: Metadata,
-    /// Of the PUT; `None` where that is `metadata`.
-    pub datafile_metadata: Option<Metadata>,
-    /// Of the newest POST, without `name`.
-    pub metafile_metadata: Option<Metadata>,
-    /// When the content was written.
-    pub data_timestamp: Timestamp,
-    pub size: u64,
-    /// Of an erasure-coded policy.
-    pub fragments: Option<Box<FragmentInfo>>,
-}
-
-impl ObjectInfo {
-    /// When anything of it was written last.
-    pub fn timestamp(&self) -> Timestamp {
-        self.metadata
-            .timestamp("X-Timestamp")
-            .unwrap_or(self.data_timestamp)
-    }
-
-    /// When the content type was set last.
-    pub fn content_type_timestamp(&self) -> Timestamp {
-        self.metadata
-            .timestamp("Content-Type-Timestamp")
-            .unwrap_or(self.data_timestamp)
-    }
-
-    pub fn datafile_metadata(&self) -> &Metadata {
-        self.datafile_metadata.as_ref().unwrap_or(&self.metadata)
-    }
-
-    pub fn etag(&self) -> &str {
-        self.metadata.get_str("ETag").unwrap_or("")
-    }
 }
 
 /// An object opened for reading: what is read through it stays what it was, whatever happens

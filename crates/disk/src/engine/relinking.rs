@@ -65,7 +65,7 @@ pub struct Relinked {
 
 /// The capability of giving objects a second name, and of taking the first one away. A name is
 /// removed only when the other is durable: the caller syncs in between, once for many.
-pub trait Relinking {
+pub trait Relinking: Send + Sync {
     /// Gives what counts of objects its name in the new partition; says of each what was done.
     fn link(
         &self,

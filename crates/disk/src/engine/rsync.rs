@@ -9,7 +9,7 @@ use crate::device_pool::{Device, Disk};
 use crate::error::DiskError;
 
 /// What rsync is given, and what it leaves.
-pub trait Rsync {
+pub trait Rsync: Send + Sync {
     /// The folders that are sent of these suffixes, as far as they are there.
     fn sources(&self, device: &Device, at: PartitionKey, suffixes: &[String]) -> Vec<PathBuf>;
 

@@ -7,6 +7,7 @@ use cairn_formats::pickle::Value;
 use cairn_types::Timestamp;
 use md5::{Digest, Md5};
 
+use crate::layout::OnDiskFiles;
 use crate::xattr;
 
 /// What a suffix has instead of one MD5 where its policy is erasure-coded: under each index that
@@ -132,6 +133,36 @@ impl SuffixHasher {
     pub fn add_fragment(&mut self, index: u32, time: Timestamp) {
         let md5 = self.by_index.entry(index).or_default();
         md5.update(time.internal().as_bytes());
+    }
+
+    /// Adds what counts of one object, in Swift's order.
+    pub fn add_object(&mut self, files: &OnDiskFiles) {
+        if let Some(entry) = &files.meta {
+            self.add(Counted::Meta, entry.timestamp);
+        }
+        if let Some(entry) = &files.tombstone {
+            self.add(Counted::Tombstone, entry.timestamp);
+        }
+        match &files.data {
+            Some(entry) if entry.fragment_index().is_none() => {
+                self.add(Counted::Data, entry.timestamp);
+            }
+            _ => {
+                for set in &files.fragments.sets {
+                    for index in set.indices() {
+                        self.add_fragment(index, set.timestamp);
+                    }
+                }
+                // However the files say it.
+                if let Some(durable) = files.fragments.durable {
+                    self.add(Counted::Durable, durable);
+                }
+            }
+        }
+        let content_type = files.content_type.as_ref();
+        if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
+            self.add(Counted::ContentType, time);
+        }
     }
 
     /// `has_fragments`: of an erasure-coded policy.

@@ -8,9 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use cairn_disk::relink::{self, Collision, Move};
-use cairn_disk::replication::{list_hashes, list_partitions, list_suffixes};
-use cairn_disk::{Devices, Disk, DiskError, DiskFileEngine, suffix_hashes};
+use cairn_disk::engine::{Collision, Move, Relinking};
+use cairn_disk::{Devices, Disk, DiskError, Engine, PartitionKey};
 use cairn_types::PolicyIndex;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
@@ -31,7 +30,7 @@ pub(super) struct Task {
     pub(super) partitions: Vec<u32>,
     pub(super) files_per_second: f64,
     pub(super) collision: Collision,
-    pub(super) engine: DiskFileEngine,
+    pub(super) engine: Arc<dyn Engine>,
     pub(super) recon: Arc<Recon>,
 }
 
@@ -84,15 +83,17 @@ impl Task {
     }
 
     fn run_on(&self, disk: &Disk, totals: &mut Totals) -> Result<()> {
+        let relinking = self.engine.relinking();
+        let relinking = relinking.context("the policy's engine has no names to relink")?;
         let root = disk.path().to_owned();
         let _lock = self.lock(&root)?;
         let began = now();
         let mut state = State::read(&root, self).context("the state file")?;
-        let partitions = list_partitions(disk, self.policy)?;
+        let partitions = self.engine.partitions(disk, self.policy)?;
         let mut pace = Pace::new(self.files_per_second);
         for partition in state.partitions(partitions, self) {
             let before = totals.errors;
-            if let Err(error) = self.partition(disk, partition, &mut pace, totals) {
+            if let Err(error) = self.partition(disk, relinking, partition, &mut pace, totals) {
                 totals.errors += 1;
                 error!(device = disk.name(), partition, %error, "a partition is not relinked");
             }
@@ -127,19 +128,16 @@ impl Task {
 
     /// The objects of a partition that belong into another one.
     fn moves(&self, disk: &Disk, partition: u32) -> Result<Vec<Move>, DiskError> {
-        let mut moves = Vec::new();
-        for suffix in list_suffixes(disk, self.policy, partition)? {
-            let hashes = list_hashes(disk, self.policy, partition, &suffix)?;
-            moves.extend(hashes.into_iter().filter_map(|hash| {
-                Move::to_power(self.policy, hash, partition, self.next_part_power)
-            }));
-        }
-        Ok(moves)
+        let at = PartitionKey::new(self.policy, partition);
+        let hashes = self.engine.objects(disk, at)?.into_iter();
+        let to_power = |hash| Move::to_power(self.policy, hash, partition, self.next_part_power);
+        Ok(hashes.filter_map(to_power).collect())
     }
 
     fn partition(
         &self,
         disk: &Disk,
+        relinking: &dyn Relinking,
         partition: u32,
         pace: &mut Pace,
         totals: &mut Totals,
@@ -148,7 +146,7 @@ impl Task {
         let mut superfluous = Vec::new();
         for objects in self.moves(disk, partition)?.chunks(pace.at_once()) {
             pace.step(objects.len());
-            let linked = relink::link(disk, &self.engine, objects, self.collision)?;
+            let linked = relinking.link(disk, objects, self.collision)?;
             for (object, done) in objects.iter().zip(linked) {
                 totals.hash_dirs += 1;
                 totals.files += done.files;
@@ -163,9 +161,9 @@ impl Task {
             }
         }
         if !superfluous.is_empty() {
-            relink::sync(disk)?;
+            relinking.sync_links(disk)?;
         }
-        match relink::unlink(disk, &superfluous) {
+        match relinking.unlink(disk, &superfluous) {
             Ok(removed) => totals.removed += removed,
             Err(error) => {
                 totals.errors += 1;
@@ -176,15 +174,15 @@ impl Task {
         let cleanup = self.step == Step::Cleanup;
         for to in linked_into {
             if cleanup || u64::from(to) >= 1 << self.part_power {
-                suffix_hashes::get_hashes(disk, &self.engine, self.policy, to, &[], false)?;
+                let at = PartitionKey::new(self.policy, to);
+                self.engine.suffix_hashes(disk, at, &[], false)?;
             }
         }
         if cleanup {
-            let engine = &self.engine;
-            let hashed =
-                suffix_hashes::get_hashes(disk, engine, self.policy, partition, &[], false)?;
+            let at = PartitionKey::new(self.policy, partition);
+            let hashed = self.engine.suffix_hashes(disk, at, &[], false)?;
             if hashed.hashes.is_empty() {
-                relink::remove_empty(disk, self.policy, partition)?;
+                relinking.remove_empty(disk, at)?;
             }
         }
         Ok(())

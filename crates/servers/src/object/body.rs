@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::object_file::{Content, ContentFile};
+use cairn_disk::engine::{Content, StoredContent};
 use cairn_disk::{ObjectInfo, ObjectReader};
 use cairn_formats::range::Multipart;
 use cairn_http::{Body, BodyError};
@@ -30,9 +30,9 @@ pub(super) fn range_body(
     match content {
         Content::None => Body::empty(),
         Content::Inline(bytes) => Body::full(slice(&bytes, &range)),
-        Content::File(file) => {
+        Content::Stored(stored) => {
             let length = range.end - range.start;
-            let source = Source::new(inner, target, info, file);
+            let source = Source::new(inner, target, info, stored);
             source.into_body(VecDeque::from([Part::Range(range)]), length)
         }
     }
@@ -67,7 +67,9 @@ pub(super) fn multipart_body(
             }
             Body::full(all)
         }
-        Content::File(file) => Source::new(inner, target, info, file).into_body(parts, length),
+        Content::Stored(stored) => {
+            Source::new(inner, target, info, stored).into_body(parts, length)
+        }
     }
 }
 
@@ -81,26 +83,26 @@ struct Source {
     inner: Arc<Inner>,
     target: Target,
     etag: String,
-    file: ContentFile,
+    stored: StoredContent,
 }
 
 impl Source {
-    fn new(inner: &Arc<Inner>, target: &Target, info: &ObjectInfo, file: ContentFile) -> Self {
+    fn new(inner: &Arc<Inner>, target: &Target, info: &ObjectInfo, stored: StoredContent) -> Self {
         Source {
             inner: inner.clone(),
             target: target.clone(),
             etag: info.etag().to_owned(),
-            file,
+            stored,
         }
     }
 
     fn reader(&self, range: Range<u64>) -> ObjectReader {
         ObjectReader::new(
             self.target.device.clone(),
-            self.inner.engine.clone(),
+            self.target.engine.clone(),
             self.target.key.clone(),
             &self.etag,
-            self.file.clone(),
+            self.stored.clone(),
             range,
             self.inner.config.disk_chunk_size,
         )

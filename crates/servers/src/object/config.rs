@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use cairn_disk::DiskFileConfig;
 use cairn_http::Clock;
 use cairn_types::{Constraints, HashPath, PolicySet};
 
@@ -44,7 +43,6 @@ pub struct ObjectServerConfig {
     /// After its start a server gives no promises for so long: those of the process before may be
     /// held still, and written under.
     pub promise_grace: Duration,
-    pub diskfile: DiskFileConfig,
 }
 
 impl ObjectServerConfig {
@@ -72,7 +70,6 @@ impl ObjectServerConfig {
             replication_failure_threshold: 100,
             replication_failure_ratio: 1.0,
             promise_grace: Duration::from_secs(5),
-            diskfile: DiskFileConfig::default(),
         }
     }
 

@@ -40,7 +40,7 @@ impl Inner {
     ) -> Result<Response, Refusal> {
         let if_delete_at = if_delete_at(&parts)?;
         let mut writing = self.begin_promised(&parts, &target)?;
-        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (engine, key) = (target.engine.clone(), target.key.clone());
         let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
             let (info, seen) = match open {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cairn_disk::object_file::Content;
+use cairn_disk::engine::Content;
 use cairn_disk::{ObjectInfo, OpenObject, OpenOptions};
 use cairn_formats::conditional::{Conditions, Verdict};
 use cairn_formats::range::{
@@ -42,7 +42,7 @@ impl Inner {
             Err(refusal) => return missing(refusal, &conditions),
         };
         open.content = match open.content {
-            Content::File(file) if !refuses => Content::File(file.given_unsound()),
+            Content::Stored(stored) if !refuses => Content::Stored(stored.given_unsound()),
             content => content,
         };
         let mut response = Response::new(Body::empty());
@@ -98,12 +98,12 @@ impl Inner {
             fragment: preferred(&parts.headers)?,
         };
         let cached = target.device.read_cached(&target.key.hash, |disk| {
-            self.engine.open_cached(disk, &target.key, &options)
+            target.engine.open_cached(disk, &target.key, &options)
         });
         if let Some(open) = cached {
             return Ok(open?);
         }
-        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (engine, key) = (target.engine.clone(), target.key.clone());
         let open = target
             .device
             .read(move |disk| engine.open(disk, &key, &options));

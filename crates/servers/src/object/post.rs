@@ -74,7 +74,7 @@ impl Inner {
             inline_limit: 0,
             fragment: FragmentChoice::default(),
         };
-        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (engine, key) = (target.engine.clone(), target.key.clone());
         let open = target
             .device
             .read(move |disk| engine.open(disk, &key, &options));
@@ -134,7 +134,7 @@ impl Inner {
         if let Some(writing) = &mut writing {
             writing.goes_to_disk();
         }
-        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (engine, key) = (target.engine.clone(), target.key.clone());
         let written = target
             .device
             .commit(move |disk| engine.write_metadata(disk, &key, metadata));

@@ -96,7 +96,7 @@ impl Inner {
 
     /// The object's state on the disk. An expired object is none.
     async fn seen(&self, parts: &Parts, target: &Target, now: Timestamp) -> Result<Seen, Refusal> {
-        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (engine, key) = (target.engine.clone(), target.key.clone());
         let opened = target
             .device
             .read(move |disk| engine.open(disk, &key, &OpenOptions::metadata(now)));

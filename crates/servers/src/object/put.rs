@@ -173,7 +173,7 @@ impl Inner {
             let known = upload.digest.as_ref().and_then(SharedDigest::get);
             let check = upload.check();
             let durability = upload.durability;
-            let (engine, key) = (inner.engine.clone(), target.key.clone());
+            let (engine, key) = (target.engine.clone(), target.key.clone());
             let written = target.device.commit(move |disk| {
                 let checked = check_existing(&*engine, disk, &key, check)?;
                 let existing = match checked {
@@ -208,7 +208,7 @@ impl Inner {
         phases: Option<Phases>,
     ) -> Result<Response, Refusal> {
         let target = upload.target.clone();
-        let (engine, key, check) = (self.engine.clone(), target.key.clone(), upload.check());
+        let (engine, key, check) = (target.engine.clone(), target.key.clone(), upload.check());
         let existing = target
             .device
             .read(move |disk| check_existing(&*engine, disk, &key, check));
@@ -292,7 +292,7 @@ impl Inner {
         let Some(index) = index.and_then(|text| text.trim().parse().ok()) else {
             return Ok(());
         };
-        let (engine, key) = (self.engine.clone(), upload.target.key.clone());
+        let (engine, key) = (upload.target.engine.clone(), upload.target.key.clone());
         let timestamp = upload.timestamp;
         let made = upload
             .target
@@ -316,7 +316,7 @@ impl Inner {
     /// batch is gathered.
     async fn stage(&self, upload: &Upload, body: &mut Content) -> Result<Staged, Refusal> {
         let target = &upload.target;
-        let (engine, key, size) = (self.engine.clone(), target.key.clone(), upload.size);
+        let (engine, key, size) = (target.engine.clone(), target.key.clone(), upload.size);
         let hash = upload.digest.is_none();
         let writer = target
             .device

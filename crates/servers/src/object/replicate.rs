@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::layout::partition_dir;
-use cairn_disk::suffix_hashes;
+use cairn_disk::PartitionKey;
 use cairn_formats::pickle::{Value, dumps};
 use cairn_http::Response;
 use cairn_http::params::{split_path, unquote};
@@ -32,12 +31,12 @@ impl Inner {
             .filter(|s| s.len() == 3 && s.bytes().all(|b| b"0123456789abcdef".contains(&b)))
             .map(str::to_owned)
             .collect();
-        let engine = self.diskfile.clone();
+        let engine = self.engine(policy)?;
+        let at = PartitionKey::new(policy, partition);
         let device = self.background_device(device)?;
         let pickle = device.write(move |disk| {
             if suffixes.is_empty() {
-                let found =
-                    suffix_hashes::get_hashes(disk, &engine, policy, partition, &[], false)?;
+                let found = engine.suffix_hashes(disk, at, &[], false)?;
                 let pairs = found
                     .hashes
                     .into_iter()
@@ -45,8 +44,7 @@ impl Inner {
                 return Ok(dumps(&Value::Dict(pairs.collect())));
             }
             // Whoever says so is done with these, and may remove its own.
-            let dir = partition_dir(policy, partition);
-            suffix_hashes::invalidate_durably(disk, &dir, &suffixes)?;
+            engine.invalidate(disk, at, &suffixes)?;
             Ok(dumps(&Value::None))
         });
         let pickle = pickle.await?;

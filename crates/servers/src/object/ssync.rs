@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_disk::replication::ReplicationLock;
-use cairn_disk::{Device, DiskError};
+use cairn_disk::engine::ReplicationLock;
+use cairn_disk::replication::try_lock_device;
+use cairn_disk::{Device, DiskError, Engine, PartitionKey};
 use cairn_formats::ssync::SsyncError;
 use cairn_http::params::{split_path, unquote};
 use cairn_http::respond::{HTML, set, typed};
@@ -81,6 +82,7 @@ impl Broken {
 struct Receiver {
     inner: Arc<Inner>,
     device: Arc<Device>,
+    engine: Arc<dyn Engine>,
     policy: PolicyIndex,
     partition: u32,
     /// For erasure-coded policies: which fragment this server is to have.
@@ -116,6 +118,7 @@ impl Inner {
         let receiver = Receiver {
             inner: self.clone(),
             device,
+            engine: self.engine(policy)?,
             policy,
             partition,
             frag_index,
@@ -197,11 +200,12 @@ impl Receiver {
     async fn lock(&self) -> Result<Locks, Broken> {
         let after = self.inner.config.replication_lock_timeout;
         let deadline = Instant::now() + after;
-        let (policy, partition) = (self.policy, self.partition);
+        let at = self.at();
         let partition = loop {
+            let engine = self.engine.clone();
             let lock = self
                 .device
-                .read(move |disk| ReplicationLock::try_partition(disk, policy, partition));
+                .read(move |disk| engine.try_lock_partition(disk, at));
             if let Some(lock) = lock.await? {
                 break lock;
             }
@@ -220,9 +224,7 @@ impl Receiver {
             return Err(Broken::Locked { after, what });
         };
         loop {
-            let lock = self
-                .device
-                .read(move |disk| ReplicationLock::try_device(disk, limit));
+            let lock = self.device.read(move |disk| try_lock_device(disk, limit));
             if let Some(device) = lock.await? {
                 return Ok(Locks {
                     _partition: partition,
@@ -231,6 +233,10 @@ impl Receiver {
             }
             wait(deadline, after, "the device").await?;
         }
+    }
+
+    fn at(&self) -> PartitionKey {
+        PartitionKey::new(self.policy, self.partition)
     }
 
     fn device_turns(&self, limit: usize) -> Arc<Semaphore> {

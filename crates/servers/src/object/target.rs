@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::{Device, ObjectKey};
+use cairn_disk::{Device, Engine, ObjectKey};
 use cairn_http::params::{split_path, unquote};
 use cairn_http::respond::header;
 use cairn_types::{PolicyIndex, Timestamp};
@@ -20,6 +20,8 @@ const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) device: Arc<Device>,
+    /// Of the object's policy.
+    pub(super) engine: Arc<dyn Engine>,
     pub(super) key: ObjectKey,
     pub(super) account: String,
     pub(super) container: String,
@@ -50,6 +52,7 @@ impl Inner {
             .hash_path
             .hash(account, Some(container), Some(object));
         Ok(Target {
+            engine: self.engine(policy)?,
             key: ObjectKey {
                 policy,
                 partition,

@@ -1,6 +1,26 @@
 //! The service in process, on temporary directories. Needs extended attributes there.
 #![allow(clippy::unwrap_used)]
 
+/// Makes tests of async functions that take a [`Kind`]: one over each engine.
+macro_rules! over_engines {
+    ($($name:ident),+ $(,)?) => {
+        mod over_files {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Kind::Files).await;
+            })+
+        }
+
+        mod over_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Kind::Memory).await;
+            })+
+        }
+    };
+}
+
+mod engines;
 mod promises;
 mod reads;
 mod ssync;
@@ -13,10 +33,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_disk::machine::Machine;
-use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
+use cairn_disk::{
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engine, Engines, FallocateReserve,
+    ObjectId, PartitionKey,
+};
 use cairn_http::{Body, Request, Response, Service, handler_fn};
+use cairn_memory::MemoryEngine;
 use cairn_peer::Backends;
-use cairn_types::{HashPath, PolicySet};
+use cairn_types::{HashPath, PolicyIndex, PolicySet};
 use http::{HeaderMap, StatusCode};
 
 use super::{ObjectServer, ObjectServerConfig};
@@ -30,8 +54,17 @@ const T: [&str; 6] = [
     "4000000005.00000",
 ];
 
+/// What keeps the objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Files,
+    Memory,
+}
+
 pub(super) struct World {
     root: tempfile::TempDir,
+    /// Where it keeps the objects.
+    memory: Option<MemoryEngine>,
     server: Arc<ObjectServer>,
     backends: Arc<Backends>,
     devices: Arc<Devices>,
@@ -50,40 +83,64 @@ impl Answer {
     }
 }
 
-pub(super) fn world() -> World {
-    world_with(|_| {})
-}
-
-pub(super) fn world_with(change: impl FnOnce(&mut ObjectServerConfig)) -> World {
-    world_on(None, change)
-}
-
-pub(super) fn world_on(
-    machine: Option<Arc<dyn Machine>>,
-    change: impl FnOnce(&mut ObjectServerConfig),
-) -> World {
-    let reserve = FallocateReserve::Percent(1.0);
-    world_by(machine, reserve, change)
-}
-
-pub(super) fn world_by(
+/// How a world differs from others.
+pub(super) struct WorldOptions {
+    kind: Kind,
     machine: Option<Arc<dyn Machine>>,
     reserve: FallocateReserve,
-    change: impl FnOnce(&mut ObjectServerConfig),
-) -> World {
+    diskfile: DiskFileConfig,
+    config: ObjectServerConfig,
+}
+
+impl Default for WorldOptions {
+    fn default() -> Self {
+        WorldOptions {
+            kind: Kind::Files,
+            machine: None,
+            reserve: FallocateReserve::Percent(1.0),
+            diskfile: DiskFileConfig::default(),
+            config: ObjectServerConfig::new(HashPath::new("", "endcap"), PolicySet::single()),
+        }
+    }
+}
+
+pub(super) fn world(kind: Kind) -> World {
+    world_with(kind, |_| {})
+}
+
+pub(super) fn world_with(kind: Kind, change: impl FnOnce(&mut ObjectServerConfig)) -> World {
+    let mut options = WorldOptions {
+        kind,
+        ..WorldOptions::default()
+    };
+    change(&mut options.config);
+    world_of(options)
+}
+
+pub(super) fn world_of(options: WorldOptions) -> World {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("sda1")).unwrap();
     let mut devices = DevicesConfig::new(root.path());
     devices.mount_check = false;
-    devices.machine = machine;
-    devices.fallocate_reserve = reserve;
+    devices.machine = options.machine;
+    devices.fallocate_reserve = options.reserve;
     let devices = Devices::new(devices);
     let backends = Backends::new(Duration::from_millis(500));
-    let mut config = ObjectServerConfig::new(HashPath::new("", "endcap"), PolicySet::single());
-    change(&mut config);
+    let config = options.config;
+    let (hash_path, policies) = (config.hash_path.clone(), config.policies.clone());
+    let memory = match options.kind {
+        Kind::Files => None,
+        Kind::Memory => Some(MemoryEngine::new(hash_path.clone(), &policies)),
+    };
+    let engine: Arc<dyn Engine> = match &memory {
+        Some(memory) => Arc::new(memory.clone()),
+        None => Arc::new(DiskFileEngine::new(hash_path, &policies, options.diskfile)),
+    };
+    let engines = Engines::uniform(&policies, engine);
     World {
-        server: ObjectServer::new(config, devices.clone(), backends.clone()),
+        server: ObjectServer::new(config, engines, devices.clone(), backends.clone()),
         root,
+        memory,
         backends,
         devices,
     }
@@ -181,6 +238,35 @@ impl World {
         let mut files = self.files("objects");
         files.retain(|f| f.extension().is_some_and(|e| e == "data"));
         files
+    }
+
+    fn id(&self, object: &str) -> ObjectId {
+        let hash = HashPath::new("", "endcap").hash("a", Some("c"), Some(object));
+        PartitionKey::new(PolicyIndex(0), 7).object(hash)
+    }
+
+    /// Gives an object, which is the only one there, other content, as rot does.
+    fn damage(&self, object: &str, content: &[u8]) {
+        match &self.memory {
+            Some(memory) => assert!(memory.damage("sda1", self.id(object), content)),
+            None => std::fs::write(&self.data_files()[0], content).unwrap(),
+        }
+    }
+
+    /// How many objects were moved to quarantine.
+    fn quarantined(&self) -> usize {
+        match &self.memory {
+            Some(memory) => memory.quarantined().len(),
+            None => self.files("quarantined").len(),
+        }
+    }
+
+    /// How many objects have content.
+    fn data_count(&self) -> usize {
+        match &self.memory {
+            Some(memory) => memory.content_count("sda1"),
+            None => self.data_files().len(),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The first half: what does the sender have that we lack?
 
-use cairn_disk::{Disk, replication};
+use cairn_disk::Disk;
 use cairn_formats::ssync::{MISSING_CHECK_END, MISSING_CHECK_START, Offer, Wanted};
 use cairn_types::ObjectHash;
 
@@ -51,22 +51,16 @@ impl Receiver {
         offers: Vec<Offer>,
         wanted: &mut Vec<(ObjectHash, Wanted)>,
     ) -> Result<(), Broken> {
-        let engine = self.inner.diskfile.clone();
-        let (policy, partition) = (self.policy, self.partition);
+        let (engine, at) = (self.engine.clone(), self.at());
         let policies = &self.inner.config.policies;
-        let policy_kind = policies.by_index(policy);
+        let policy_kind = policies.by_index(self.policy);
         let is_coded = policy_kind.is_some_and(|policy| policy.erasure().is_some());
         let index = self.frag_index;
         let look = move |disk: &Disk| {
             let mut found = Vec::new();
             for offer in offers {
-                let held = match is_coded {
-                    true => {
-                        replication::held_fragment(disk, &engine, policy, partition, &offer, index)
-                    }
-                    false => replication::held(disk, &engine, policy, partition, offer.hash),
-                };
-                if let Some(wanted) = offer.wanted(held?.as_ref()) {
+                let held = engine.held(disk, at, &offer, index)?;
+                if let Some(wanted) = offer.wanted(held.as_ref()) {
                     found.push((offer.hash, wanted));
                 }
             }

@@ -1,6 +1,6 @@
 //! PROMISE, and writes under promises.
 
-use super::{Answer, World, answer, request, world_with};
+use super::{Answer, Kind, World, answer, request, world_with};
 use cairn_http::Clock;
 use cairn_types::Timestamp;
 use std::time::Duration;
@@ -11,8 +11,8 @@ fn at(tenths: u64) -> String {
     Timestamp::from_ticks(Timestamp::from_secs(NOW).ticks() + tenths * 10_000).internal()
 }
 
-fn world() -> World {
-    world_with(|config| {
+fn world(kind: Kind) -> World {
+    world_with(kind, |config| {
         config.promise_grace = Duration::ZERO;
         config.clock = Clock::given(|| Timestamp::from_secs(NOW));
     })
@@ -39,9 +39,8 @@ async fn write(world: &World, method: &str, token: &str, time: &str, body: &'sta
     world.send(method, "o", &headers, body).await
 }
 
-#[tokio::test]
-async fn a_write_needs_its_promise() {
-    let world = world();
+async fn a_write_needs_its_promise(kind: Kind) {
+    let world = world(kind);
     let looked = promise(&world, "look", "a", &at(0)).await;
     assert_eq!(
         (looked.status, looked.header("x-backend-promise")),
@@ -77,9 +76,8 @@ async fn a_write_needs_its_promise() {
     assert_eq!(promise(&world, "wish", "b", &at(2)).await.status, 400);
 }
 
-#[tokio::test]
-async fn posts_and_deletions_are_promised_too() {
-    let world = world();
+async fn posts_and_deletions_are_promised_too(kind: Kind) {
+    let world = world(kind);
     promise(&world, "give", "a", &at(1)).await;
     assert_eq!(write(&world, "PUT", "a", &at(1), "one").await.status, 201);
     assert_eq!(write(&world, "POST", "b", &at(2), "").await.status, 409);
@@ -95,9 +93,8 @@ async fn posts_and_deletions_are_promised_too() {
     assert!(!looked.headers.contains_key("etag"));
 }
 
-#[tokio::test]
-async fn a_streamed_upload_is_written_when_it_was_promised() {
-    let world = std::sync::Arc::new(world());
+async fn a_streamed_upload_is_written_when_it_was_promised(kind: Kind) {
+    let world = std::sync::Arc::new(world(kind));
     let (sender, body) = cairn_http::Body::channel(None, 1);
     let headers = [
         format!("x-timestamp: {}", at(1)),
@@ -125,9 +122,8 @@ async fn a_streamed_upload_is_written_when_it_was_promised() {
     );
 }
 
-#[tokio::test]
-async fn a_refused_upload_leaves_no_doubt() {
-    let world = world();
+async fn a_refused_upload_leaves_no_doubt(kind: Kind) {
+    let world = world(kind);
     promise(&world, "give", "a", &at(1)).await;
     let headers = [
         format!("x-timestamp: {}", at(1)),
@@ -142,3 +138,10 @@ async fn a_refused_upload_leaves_no_doubt() {
     assert_eq!(given.header("x-backend-promise"), "given");
     assert!(!given.headers.contains_key("x-backend-in-doubt"));
 }
+
+over_engines!(
+    a_write_needs_its_promise,
+    posts_and_deletions_are_promised_too,
+    a_streamed_upload_is_written_when_it_was_promised,
+    a_refused_upload_leaves_no_doubt,
+);

@@ -2,9 +2,8 @@
 
 use super::*;
 
-#[tokio::test]
-async fn conditions() {
-    let world = world();
+async fn conditions(kind: Kind) {
+    let world = world(kind);
     world.put("o", T[1], "content").await;
     let etag = "9a0364b9e99bb480dd25e1f0284c8555";
     let modified = "Tue, 02 Oct 2096 07:06:41 GMT";
@@ -40,9 +39,8 @@ async fn conditions() {
     assert_eq!(get.status, 304);
 }
 
-#[tokio::test]
-async fn ranges() {
-    let world = world_with(|config| config.disk_chunk_size = 7000);
+async fn ranges(kind: Kind) {
+    let world = world_with(kind, |config| config.disk_chunk_size = 7000);
     let large: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
     for (object, content) in [("small", b"0123456789".to_vec()), ("large", large)] {
         let time = format!("x-timestamp: {}", T[1]);
@@ -94,50 +92,52 @@ async fn ranges() {
     assert_eq!(world.get("empty", &["range: bytes=0-"]).await.status, 416);
 }
 
-#[tokio::test]
-async fn damage_breaks_the_body_and_quarantines() {
-    let world = world();
+async fn damage_breaks_the_body_and_quarantines(kind: Kind) {
+    let world = world(kind);
     let content = vec![b'x'; 1_000_000];
     let time = format!("x-timestamp: {}", T[1]);
     let headers = ["content-type: a/b", "content-length: 1000000", &*time];
     world.send("PUT", "o", &headers, content.clone()).await;
     let mut damaged = content;
     damaged[999_999] = b'y';
-    std::fs::write(&world.data_files()[0], damaged).unwrap();
+    world.damage("o", &damaged);
     let refuse = "x-backend-refuse-unsound: true";
     let get = request("GET", "/sda1/7/a/c/o", &[refuse], Body::empty());
     let response = world.call(get).await;
     assert_eq!(response.status(), 200);
     assert!(response.into_body().collect(2_000_000).await.is_err());
     assert_eq!(world.get("o", &[]).await.status, 404);
-    assert_eq!(world.files("quarantined").len(), 1);
+    assert_eq!(world.quarantined(), 1);
 
     world.put("p", T[1], "small").await;
-    std::fs::write(&world.data_files()[0], "SMALL").unwrap();
+    world.damage("p", b"SMALL");
     assert_eq!(world.get("p", &[refuse]).await.status, 404);
-    assert_eq!(world.files("quarantined").len(), 2);
+    assert_eq!(world.quarantined(), 2);
 }
 
-#[tokio::test]
-async fn damage_is_given_once_to_who_checks_it_himself() {
-    let world = world();
+async fn damage_is_given_once_to_who_checks_it_himself(kind: Kind) {
+    let world = world(kind);
     world.put("p", T[1], "small").await;
-    std::fs::write(&world.data_files()[0], "SMALL").unwrap();
+    world.damage("p", b"SMALL");
     let part = world.get("p", &["range: bytes=0-2"]).await;
     assert_eq!((part.status, &part.body[..]), (206, &b"SMA"[..]));
     let whole = world.get("p", &[]).await;
     assert_eq!((whole.status, &whole.body[..]), (200, &b"SMALL"[..]));
     assert_eq!(world.get("p", &[]).await.status, 404);
-    assert_eq!(world.files("quarantined").len(), 1);
+    assert_eq!(world.quarantined(), 1);
 }
 
 #[tokio::test]
 async fn a_check_is_claimed_where_there_is_one() {
     let refuse = "x-backend-refuse-unsound: true";
     for (percent, claimed) in [(100.0, "true"), (0.0, "")] {
-        let world = world_with(|config| {
-            config.diskfile.etag_validate_pct = percent;
-            config.diskfile.etag_recheck_interval = Duration::ZERO;
+        let world = world_of(WorldOptions {
+            diskfile: DiskFileConfig {
+                etag_validate_pct: percent,
+                etag_recheck_interval: Duration::ZERO,
+                ..DiskFileConfig::default()
+            },
+            ..WorldOptions::default()
         });
         world.put("p", T[1], "small").await;
         for _ in 0..2 {
@@ -149,9 +149,8 @@ async fn a_check_is_claimed_where_there_is_one() {
     }
 }
 
-#[tokio::test]
-async fn expired_objects_are_not_found() {
-    let world = world();
+async fn expired_objects_are_not_found(kind: Kind) {
+    let world = world(kind);
     let put = world.put_with("o", T[1], &["x-delete-after: 2"]).await;
     assert_eq!(put.status, 201);
     let at = |time: &str| format!("x-timestamp: {time}");
@@ -166,12 +165,11 @@ async fn expired_objects_are_not_found() {
         world.send("DELETE", "o", &[&at(T[4])], "").await.status,
         404
     );
-    assert!(world.data_files().is_empty());
+    assert_eq!(world.data_count(), 0);
 }
 
-#[tokio::test]
-async fn suffix_hashes() {
-    let world = world();
+async fn suffix_hashes(kind: Kind) {
+    let world = world(kind);
     world.put("o", T[1], "x").await;
     let hashes = async |path: &str| {
         let answer = world.send_to("REPLICATE", path, &[], Body::empty()).await;
@@ -186,3 +184,12 @@ async fn suffix_hashes() {
     let missing = world.send_to("REPLICATE", "/sdb1/7", &[], "").await;
     assert_eq!(missing.status, 507);
 }
+
+over_engines!(
+    conditions,
+    ranges,
+    damage_breaks_the_body_and_quarantines,
+    damage_is_given_once_to_who_checks_it_himself,
+    expired_objects_are_not_found,
+    suffix_hashes,
+);

@@ -54,9 +54,8 @@ const UPDATES: &str = ":UPDATES: START\r\n";
 const UPDATED: &str = ":UPDATES: END\r\n";
 const ETAG: &str = "9a0364b9e99bb480dd25e1f0284c8555";
 
-#[tokio::test]
-async fn what_is_missing_is_wanted_and_taken() {
-    let world = world();
+async fn what_is_missing_is_wanted_and_taken(kind: Kind) {
+    let world = world(kind);
     let large = vec![b'x'; 200_000];
     let mut said = format!(
         "{CHECK}{}{}{CHECKED}{UPDATES}",
@@ -105,9 +104,8 @@ async fn what_is_missing_is_wanted_and_taken() {
     );
 }
 
-#[tokio::test]
-async fn what_goes_wrong_is_told() {
-    let world = world_with(|config| config.replication_failure_threshold = 2);
+async fn what_goes_wrong_is_told(kind: Kind) {
+    let world = world_with(kind, |config| config.replication_failure_threshold = 2);
     let check = format!("{CHECK}{CHECKED}{UPDATES}");
     let bad = put("o", T[1], "0");
     for (said, expected) in [
@@ -155,7 +153,10 @@ async fn what_goes_wrong_is_told() {
 
 #[tokio::test]
 async fn below_the_reserve_objects_are_refused_and_tombstones_are_not() {
-    let world = world_by(None, FallocateReserve::Percent(100.0), |_| {});
+    let world = world_of(WorldOptions {
+        reserve: FallocateReserve::Percent(100.0),
+        ..WorldOptions::default()
+    });
     let check = format!("{CHECK}{CHECKED}{UPDATES}");
     let gone = format!("DELETE /a/c/o\r\nX-Timestamp: {}\r\n\r\n", T[2]);
     let answer = converse(&world, format!("{check}{gone}{UPDATED}")).await;
@@ -177,9 +178,8 @@ async fn below_the_reserve_objects_are_refused_and_tombstones_are_not() {
     assert_eq!(world.get("p", &[]).await.status, 404);
 }
 
-#[tokio::test]
-async fn only_so_many_at_once() {
-    let world = world_with(|config| {
+async fn only_so_many_at_once(kind: Kind) {
+    let world = world_with(kind, |config| {
         config.replication_concurrency = 2;
         config.replication_concurrency_per_device = 1;
         config.replication_lock_timeout = Duration::from_millis(50);
@@ -208,9 +208,8 @@ async fn only_so_many_at_once() {
     }
 }
 
-#[tokio::test]
-async fn what_daemons_ask_for_goes_behind_clients() {
-    let world = world();
+async fn what_daemons_ask_for_goes_behind_clients(kind: Kind) {
+    let world = world(kind);
     let device = world.devices.get("sda1").unwrap();
     let said = [CHECK, CHECKED, UPDATES].concat() + &put("o", "0000000001.00000", ETAG) + UPDATED;
     let answer = converse(&world, said).await;
@@ -230,9 +229,8 @@ async fn what_daemons_ask_for_goes_behind_clients() {
     assert!(device.background_share().done > before);
 }
 
-#[tokio::test]
-async fn a_sender_waits_for_its_turn() {
-    let world = world_with(|config| {
+async fn a_sender_waits_for_its_turn(kind: Kind) {
+    let world = world_with(kind, |config| {
         config.replication_concurrency = 1;
         config.replication_lock_timeout = Duration::from_millis(500);
     });
@@ -262,9 +260,8 @@ async fn a_sender_waits_for_its_turn() {
     assert!(!answer.is_ok_and(|answer| refused(&answer)));
 }
 
-#[tokio::test]
-async fn refused_before_it_begins() {
-    let world = world();
+async fn refused_before_it_begins(kind: Kind) {
+    let world = world(kind);
     for (path, frag_index, expected) in [
         ("/sdb1/7", "", 507),
         ("/sda1/x", "", 400),
@@ -280,3 +277,12 @@ async fn refused_before_it_begins() {
         assert_eq!(response.status(), expected, "{path}");
     }
 }
+
+over_engines!(
+    what_is_missing_is_wanted_and_taken,
+    what_goes_wrong_is_told,
+    only_so_many_at_once,
+    what_daemons_ask_for_goes_behind_clients,
+    a_sender_waits_for_its_turn,
+    refused_before_it_begins,
+);

@@ -36,9 +36,8 @@ fn text<'a>(update: &'a AsyncUpdate, name: &str) -> &'a str {
     std::str::from_utf8(update.header(name).unwrap_or_default()).unwrap()
 }
 
-#[tokio::test]
-async fn containers_are_told() {
-    let world = world();
+async fn containers_are_told(kind: Kind) {
+    let world = world(kind);
     let (one, seen_one) = world.container_server(201);
     let (two, seen_two) = world.container_server(202);
     let hosts = format!("x-container-host: {one},{two}");
@@ -93,9 +92,8 @@ async fn containers_are_told() {
     assert!(world.pending().is_empty());
 }
 
-#[tokio::test]
-async fn overrides() {
-    let world = world();
+async fn overrides(kind: Kind) {
+    let world = world(kind);
     let (one, seen) = world.container_server(201);
     let host = format!("x-container-host: {one}");
     let headers = [
@@ -114,9 +112,8 @@ async fn overrides() {
     assert_eq!(header(&seen[0], "x-size"), "99");
 }
 
-#[tokio::test]
-async fn failed_updates_are_kept() {
-    let world = world();
+async fn failed_updates_are_kept(kind: Kind) {
+    let world = world(kind);
     let (broken, _) = world.container_server(503);
     for (object, host) in [("o", broken.to_string()), ("p", "127.0.0.1:9".into())] {
         let host = format!("x-container-host: {host}");
@@ -141,9 +138,8 @@ async fn failed_updates_are_kept() {
     assert_eq!(pending[1].object, "p");
 }
 
-#[tokio::test]
-async fn what_is_neither_taken_nor_kept_is_not_acknowledged() {
-    let world = world();
+async fn what_is_neither_taken_nor_kept_is_not_acknowledged(kind: Kind) {
+    let world = world(kind);
     let (broken, _) = world.container_server(503);
     let (sound, _) = world.container_server(201);
     let obstacle = world.root.path().join("sda1/async_pending");
@@ -190,9 +186,8 @@ async fn what_is_neither_taken_nor_kept_is_not_acknowledged() {
     assert_eq!(world.put_with("expires", T[1], &expires).await.status, 500);
 }
 
-#[tokio::test]
-async fn slow_containers_are_not_waited_for() {
-    let world = world_with(|config| {
+async fn slow_containers_are_not_waited_for(kind: Kind) {
+    let world = world_with(kind, |config| {
         config.container_update_timeout = Duration::from_millis(10);
     });
     let address = SocketAddr::from(([127, 0, 0, 1], 9999));
@@ -223,9 +218,8 @@ async fn slow_containers_are_not_waited_for() {
     panic!("what was told is still kept");
 }
 
-#[tokio::test]
-async fn the_expirers_queue() {
-    let world = world();
+async fn the_expirers_queue(kind: Kind) {
+    let world = world(kind);
     let (queue, seen) = world.container_server(201);
     let host = format!("x-delete-at-host: {queue}");
     let headers = [
@@ -307,7 +301,10 @@ async fn what_failed_leaves_the_queues_entry() {
         // A disk that has failed takes nothing more.
         for fails in [true, false] {
             let disk = Arc::new(Failing::default());
-            let world = world_on(Some(disk.clone()), |_| {});
+            let world = world_of(WorldOptions {
+                machine: Some(disk.clone()),
+                ..WorldOptions::default()
+            });
             assert_eq!(world.put_with("o", T[1], &[expires]).await.status, 201);
             disk.0.store(fails, Ordering::Relaxed);
             let answer = world.send(method, "o", &[&time], "").await.status;
@@ -317,9 +314,8 @@ async fn what_failed_leaves_the_queues_entry() {
     }
 }
 
-#[tokio::test]
-async fn a_repeated_deletion_is_told_again() {
-    let world = world();
+async fn a_repeated_deletion_is_told_again(kind: Kind) {
+    let world = world(kind);
     let (container, seen) = world.container_server(204);
     world.put("o", T[1], "x").await;
     let time = format!("x-timestamp: {}", T[3]);
@@ -350,10 +346,12 @@ async fn a_repeated_deletion_is_told_again() {
 /// A device on which less is free than its reserve.
 #[tokio::test]
 async fn below_the_reserve_tombstones_and_updates_are_kept() {
-    let world = world();
+    let world = world(Kind::Files);
     assert_eq!(world.put("o", T[1], "x").await.status, 201);
-    let reserve = FallocateReserve::Percent(100.0);
-    let full = world_by(None, reserve, |_| {});
+    let full = world_of(WorldOptions {
+        reserve: FallocateReserve::Percent(100.0),
+        ..WorldOptions::default()
+    });
     // The other world's objects, and a sender's beside them.
     let moved = std::fs::rename(
         world.root.path().join("sda1"),
@@ -386,3 +384,13 @@ async fn below_the_reserve_tombstones_and_updates_are_kept() {
     let suffixes = async_pending::list_suffixes(&disk, PolicyIndex(0)).unwrap();
     assert_eq!(suffixes.len(), 1);
 }
+
+over_engines!(
+    containers_are_told,
+    overrides,
+    failed_updates_are_kept,
+    what_is_neither_taken_nor_kept_is_not_acknowledged,
+    slow_containers_are_not_waited_for,
+    the_expirers_queue,
+    a_repeated_deletion_is_told_again,
+);

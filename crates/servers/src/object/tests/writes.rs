@@ -4,9 +4,8 @@ use cairn_http::{BodyError, SharedDigest};
 
 use super::*;
 
-#[tokio::test]
-async fn put_get_delete() {
-    let world = world();
+async fn put_get_delete(kind: Kind) {
+    let world = world(kind);
     assert_eq!(world.get("o", &[]).await.status, 404);
     let put = world.put("o", T[1], "content").await;
     assert_eq!(put.status, 201);
@@ -36,9 +35,8 @@ async fn put_get_delete() {
     assert_eq!(world.send("DELETE", "o", &[&time], "").await.status, 404);
 }
 
-#[tokio::test]
-async fn older_writes_conflict() {
-    let world = world();
+async fn older_writes_conflict(kind: Kind) {
+    let world = world(kind);
     world.put("o", T[2], "new").await;
     for time in [T[1], T[2]] {
         let put = world.put("o", time, "old").await;
@@ -52,9 +50,8 @@ async fn older_writes_conflict() {
     assert_eq!(world.get("o", &[]).await.body, "new");
 }
 
-#[tokio::test]
-async fn bad_requests() {
-    let world = world();
+async fn bad_requests(kind: Kind) {
+    let world = world(kind);
     let time = "x-timestamp: 4000000001.00000";
     let typed = "content-type: a/b";
     let length = "content-length: 1";
@@ -105,9 +102,8 @@ async fn bad_requests() {
     assert_eq!(world.send("COPY", "o", &[], "").await.status, 405);
 }
 
-#[tokio::test]
-async fn if_none_match() {
-    let world = world();
+async fn if_none_match(kind: Kind) {
+    let world = world(kind);
     let put = |time: &str, condition: &str| {
         let time = format!("x-timestamp: {time}");
         let condition = format!("if-none-match: {condition}");
@@ -123,9 +119,8 @@ async fn if_none_match() {
     assert_eq!(put(T[2], "other").await, 201);
 }
 
-#[tokio::test]
-async fn uploads_in_pieces() {
-    let world = world_with(|config| config.network_chunk_size = 100_000);
+async fn uploads_in_pieces(kind: Kind) {
+    let world = world_with(kind, |config| config.network_chunk_size = 100_000);
     let content: Vec<u8> = (0..700_000u32).map(|i| (i % 251) as u8).collect();
     let chunks: Vec<Bytes> = content.chunks(30_000).map(Bytes::copy_from_slice).collect();
     let stream = |count: usize, length| {
@@ -166,9 +161,10 @@ async fn uploads_in_pieces() {
     assert_eq!(put("o", T[1], length, unread).await, 409);
 }
 
-#[tokio::test]
-async fn slow_uploads_time_out() {
-    let world = world_with(|config| config.client_timeout = Duration::from_millis(20));
+async fn slow_uploads_time_out(kind: Kind) {
+    let world = world_with(kind, |config| {
+        config.client_timeout = Duration::from_millis(20)
+    });
     let time = format!("x-timestamp: {}", T[1]);
     for length in ["content-length: 5", "content-length: 500000"] {
         let never = futures_util::stream::pending::<Result<Bytes, BodyError>>();
@@ -178,9 +174,8 @@ async fn slow_uploads_time_out() {
     }
 }
 
-#[tokio::test]
-async fn a_shared_digest_is_taken() {
-    let world = world();
+async fn a_shared_digest_is_taken(kind: Kind) {
+    let world = world(kind);
     for (object, size) in [("small", 10), ("large", 200_000)] {
         let time = format!("x-timestamp: {}", T[1]);
         let length = format!("content-length: {size}");
@@ -194,9 +189,8 @@ async fn a_shared_digest_is_taken() {
     }
 }
 
-#[tokio::test]
-async fn metadata_and_post() {
-    let world = world();
+async fn metadata_and_post(kind: Kind) {
+    let world = world(kind);
     let time = format!("x-timestamp: {}", T[1]);
     let headers = [
         "content-type: text/plain",
@@ -254,9 +248,8 @@ async fn metadata_and_post() {
     assert_eq!(world.send("POST", "none", &[&time], "").await.status, 404);
 }
 
-#[tokio::test]
-async fn replication_names_its_headers() {
-    let world = world();
+async fn replication_names_its_headers(kind: Kind) {
+    let world = world(kind);
     let time = format!("x-timestamp: {}", T[1]);
     let headers = [
         "content-type: text/plain",
@@ -273,9 +266,8 @@ async fn replication_names_its_headers() {
     assert_eq!((get.status, get.header("x-delete-at")), (200, "0000000001"));
 }
 
-#[tokio::test]
-async fn the_expirer_deletes_what_it_means() {
-    let world = world();
+async fn the_expirer_deletes_what_it_means(kind: Kind) {
+    let world = world(kind);
     let time = format!("x-timestamp: {}", T[1]);
     let at = "x-delete-at: 4000000003";
     let headers = ["content-type: a/b", "content-length: 1", &time, at];
@@ -294,3 +286,16 @@ async fn the_expirer_deletes_what_it_means() {
     let other = world.send("DELETE", "none", &headers, "").await;
     assert_eq!(other.status, 404);
 }
+
+over_engines!(
+    put_get_delete,
+    older_writes_conflict,
+    bad_requests,
+    if_none_match,
+    uploads_in_pieces,
+    slow_uploads_time_out,
+    a_shared_digest_is_taken,
+    metadata_and_post,
+    replication_names_its_headers,
+    the_expirer_deletes_what_it_means,
+);

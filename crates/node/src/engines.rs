@@ -1,0 +1,321 @@
+//! The engines that storage policies can have, by the names that `diskfile_module` in swift.conf
+//! gives them. This is the one place where an engine is registered: a line in [`EngineModules::all`].
+//!
+//! Names are Swift's: `egg:swift#replication.fs` for replicated policies and
+//! `egg:swift#erasure_coding.fs` for erasure-coded ones are the defaults, and both are `diskfile`. As
+//! in Swift, `egg:` may be left out, and `egg:swift#` as well.
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use cairn_disk::{Devices, DiskFileEngine, Engine, Engines};
+use cairn_formats::ini::Section;
+use cairn_types::{HashPath, PolicyKind, PolicySet, StoragePolicy};
+
+use crate::backends;
+use crate::cluster::Cluster;
+
+const REPLICATION: &str = "egg:swift#replication.fs";
+const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
+
+/// What an engine is made of.
+pub struct EngineParts<'a> {
+    /// The options of the server or daemon that is to use it.
+    pub section: &'a Section,
+    pub hash_path: &'a HashPath,
+    /// All of the cluster, those of other engines too.
+    pub policies: &'a PolicySet,
+    pub devices: &'a Arc<Devices>,
+    /// Of all engines of this process over the same devices.
+    pub shared: &'a mut SharedState,
+}
+
+/// Values that the engines of a process over one folder of devices share, one of each type: an
+/// engine whose index is in memory has one for the server and the daemons.
+#[derive(Default)]
+pub struct SharedState(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+
+impl SharedState {
+    /// The value of this type, made where there is none yet.
+    pub fn get_or_make<T: Any + Send + Sync>(&mut self, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        let id = TypeId::of::<T>();
+        let known = self.0.get(&id).cloned();
+        if let Some(known) = known.and_then(|known| known.downcast().ok()) {
+            return known;
+        }
+        let made = make();
+        self.0.insert(id, made.clone());
+        made
+    }
+}
+
+type Make = fn(EngineParts<'_>) -> Result<Arc<dyn Engine>>;
+
+/// Which policies an engine module is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    Replication,
+    ErasureCoding,
+    Both,
+}
+
+impl Serves {
+    fn includes(self, kind: &PolicyKind) -> bool {
+        match kind {
+            PolicyKind::Replication => self != Serves::ErasureCoding,
+            PolicyKind::ErasureCoding(_) => self != Serves::Replication,
+        }
+    }
+}
+
+/// A name that `diskfile_module` can have.
+#[derive(Clone)]
+pub struct EngineModule {
+    /// `egg:<package>#<name>`.
+    pub name: &'static str,
+    pub serves: Serves,
+    /// Policies whose modules have the same engine share one.
+    pub engine: &'static str,
+    pub make: Make,
+}
+
+/// The engine modules of a program, which it hands to whatever makes servers and daemons.
+#[derive(Clone)]
+pub struct EngineModules(Vec<EngineModule>);
+
+impl EngineModules {
+    /// Every engine that there is.
+    pub fn all() -> Self {
+        EngineModules(vec![
+            module(REPLICATION, Serves::Replication, "diskfile", diskfile),
+            module(ERASURE_CODING, Serves::ErasureCoding, "diskfile", diskfile),
+        ])
+    }
+
+    /// One more.
+    pub fn with(mut self, module: EngineModule) -> Self {
+        self.0.push(module);
+        self
+    }
+
+    /// The module that a policy names, or the default of its type.
+    ///
+    /// # Errors
+    /// No such module, or one for policies of the other type. The message has section, value and the
+    /// modules that could be named.
+    fn of(&self, cluster: &Cluster, policy: &StoragePolicy) -> Result<&EngineModule> {
+        let given = cluster.diskfile_modules.get(&policy.index);
+        let name = match (given, &policy.kind) {
+            (Some(given), _) => full_name(given),
+            (None, PolicyKind::Replication) => REPLICATION.to_owned(),
+            (None, PolicyKind::ErasureCoding(_)) => ERASURE_CODING.to_owned(),
+        };
+        let module = self.0.iter().find(|module| module.name == name);
+        if let Some(module) = module.filter(|module| module.serves.includes(&policy.kind)) {
+            return Ok(module);
+        }
+        let known = self.0.iter().filter(|m| m.serves.includes(&policy.kind));
+        let known: Vec<&str> = known.map(|module| module.name).collect();
+        let why = match module {
+            Some(_) => "is not for policies of this type",
+            None => "is no engine that this build has",
+        };
+        bail!(
+            "{}: [storage-policy:{}] diskfile_module = {:?} {why}: expected {}",
+            cluster.swift_dir.join("swift.conf").display(),
+            policy.index,
+            given.map_or(&*name, String::as_str),
+            known.join(" or ")
+        );
+    }
+
+    /// The engine of each policy of a cluster; with each, in `made`, its name. Policies whose modules
+    /// have the same engine share one.
+    pub(crate) fn make(
+        &self,
+        cluster: &Cluster,
+        section: &Section,
+        devices: &Arc<Devices>,
+        shared: &mut SharedState,
+    ) -> Result<Made> {
+        let mut by_name: BTreeMap<&'static str, Arc<dyn Engine>> = BTreeMap::new();
+        let engines = Engines::try_new(&cluster.policies, |policy| {
+            let module = self.of(cluster, policy)?;
+            if let Some(engine) = by_name.get(module.engine) {
+                return Ok(engine.clone());
+            }
+            let engine = (module.make)(EngineParts {
+                section,
+                hash_path: &cluster.hash_path,
+                policies: &cluster.policies,
+                devices,
+                shared,
+            })?;
+            by_name.insert(module.engine, engine.clone());
+            anyhow::Ok(engine)
+        })?;
+        Ok(Made { engines, by_name })
+    }
+}
+
+/// Engines that were made together.
+pub(crate) struct Made {
+    pub(crate) engines: Engines,
+    pub(crate) by_name: BTreeMap<&'static str, Arc<dyn Engine>>,
+}
+
+fn module(name: &'static str, serves: Serves, engine: &'static str, make: Make) -> EngineModule {
+    EngineModule {
+        name,
+        serves,
+        engine,
+        make,
+    }
+}
+
+fn diskfile(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
+    let config = backends::diskfile(parts.section)?;
+    let engine = DiskFileEngine::new(parts.hash_path.clone(), parts.policies, config);
+    Ok(Arc::new(engine))
+}
+
+/// A module's name with what Swift lets its conf leave out.
+fn full_name(given: &str) -> String {
+    let given = given.trim();
+    let (package, name) = given.split_once('#').unwrap_or(("egg:swift", given));
+    match package.split_once(':') {
+        Some((scheme, package)) => format!("{}:{package}#{name}", scheme.to_lowercase()),
+        None => format!("egg:{package}#{name}"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::path::Path;
+
+    use cairn_disk::DevicesConfig;
+    use cairn_memory::MemoryEngine;
+    use cairn_types::PolicyIndex;
+
+    use super::*;
+    use crate::cluster::Clusters;
+
+    const CODED: &str = "policy_type = erasure_coding\nec_type = isa_l_rs_vand\n\
+                         ec_num_data_fragments = 2\nec_num_parity_fragments = 1\n";
+
+    /// A cluster of two policies, the second of them erasure-coded.
+    fn cluster_of(folder: &Path, first: &str, second: &str) -> Result<Arc<Cluster>> {
+        let text = format!(
+            "[swift-hash]\nswift_hash_path_suffix = x\n[storage-policy:0]\nname = gold\n\
+             default = yes\n{first}\n[storage-policy:1]\nname = deep\n{CODED}{second}\n"
+        );
+        std::fs::write(folder.join("swift.conf"), text)?;
+        Clusters::default().get(folder)
+    }
+
+    fn engines_of(first: &str, second: &str) -> Result<Made> {
+        let folder = tempfile::tempdir()?;
+        let cluster = cluster_of(folder.path(), first, second)?;
+        let devices = Devices::new(DevicesConfig::new(folder.path()));
+        let section = Section::from_pairs("app:object-server", &[]);
+        let mut shared = SharedState::default();
+        EngineModules::all().make(&cluster, &section, &devices, &mut shared)
+    }
+
+    #[test]
+    fn defaults_and_short_names() {
+        for (first, second) in [
+            ("", ""),
+            (
+                "diskfile_module = egg:swift#replication.fs",
+                "diskfile_module = egg:swift#erasure_coding.fs",
+            ),
+            ("diskfile_module = replication.fs", ""),
+            ("diskfile_module = EGG:swift#replication.fs", ""),
+            (
+                "diskfile_module = swift#replication.fs",
+                "diskfile_module = erasure_coding.fs",
+            ),
+        ] {
+            let made = engines_of(first, second).unwrap();
+            assert_eq!(made.engines.of(PolicyIndex(1)).unwrap().name(), "diskfile");
+            assert_eq!(made.engines.distinct().len(), 1);
+            assert!(made.engines.of(PolicyIndex(2)).is_none());
+        }
+    }
+
+    #[test]
+    fn unknown_ones_stop_the_start() {
+        for (first, second, parts) in [
+            (
+                "diskfile_module = egg:mine#fast",
+                "",
+                ["[storage-policy:0]", "egg:mine#fast", REPLICATION],
+            ),
+            (
+                "",
+                "diskfile_module = egg:swift#replication.fs",
+                [
+                    "[storage-policy:1]",
+                    "not for policies of this type",
+                    ERASURE_CODING,
+                ],
+            ),
+            (
+                "diskfile_module = py:swift#replication.fs",
+                "",
+                [
+                    "[storage-policy:0]",
+                    "py:swift#replication.fs",
+                    "swift.conf",
+                ],
+            ),
+        ] {
+            let error = engines_of(first, second).err().unwrap().to_string();
+            for part in parts {
+                assert!(error.contains(part), "{error}");
+            }
+        }
+    }
+
+    /// An engine of somebody else's is one more module.
+    #[test]
+    fn one_more_engine() {
+        let memory = |parts: EngineParts<'_>| -> Result<Arc<dyn Engine>> {
+            let (hash_path, policies) = (parts.hash_path.clone(), parts.policies);
+            let make = || Arc::new(MemoryEngine::new(hash_path, policies));
+            let shared = parts.shared.get_or_make(make);
+            Ok(Arc::new((*shared).clone()))
+        };
+        let modules =
+            EngineModules::all().with(module("egg:cairn#memory", Serves::Both, "memory", memory));
+        let text = "diskfile_module = egg:cairn#memory";
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = cluster_of(folder.path(), "", text).unwrap();
+        let devices = Devices::new(DevicesConfig::new(folder.path()));
+        let section = Section::from_pairs("app:object-server", &[]);
+        let mut shared = SharedState::default();
+        let mut make = || {
+            modules
+                .make(&cluster, &section, &devices, &mut shared)
+                .unwrap()
+        };
+        for made in [make(), make()] {
+            let name = |policy| made.engines.of(PolicyIndex(policy)).unwrap().name();
+            assert_eq!((name(0), name(1)), ("diskfile", "memory"));
+        }
+    }
+
+    #[test]
+    fn shared_state_is_made_once() {
+        let mut shared = SharedState::default();
+        let one = shared.get_or_make(|| Arc::new(7_u32));
+        let other = shared.get_or_make(|| Arc::new(8_u32));
+        assert!(Arc::ptr_eq(&one, &other));
+        let text = shared.get_or_make(|| Arc::new(String::from("x")));
+        assert_eq!(*text, "x");
+    }
+}

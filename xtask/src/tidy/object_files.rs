@@ -1,0 +1,87 @@
+//! Files of objects are known to engines alone (`disk/engine.rs`): servers, daemons and the node name
+//! neither their suffixes and folders nor the one engine that keeps files.
+
+use super::{Finding, Source};
+
+/// Rooms above the seam.
+const ROOMS: [&str; 3] = ["servers", "daemons", "node"];
+/// Files there that may, and why.
+const ALLOWED: [(&str, &str); 3] = [
+    ("crates/node/src/engines.rs", "registers the engines"),
+    ("crates/node/src/backends.rs", "reads diskfile's options"),
+    (
+        "crates/node/src/relinker.rs",
+        "its own files on a device are named after the policy's folder",
+    ),
+];
+
+/// Names in `cairn_disk` that are of one engine.
+const NAMES: [&str; 7] = [
+    "DiskFileConfig",
+    "DiskFileEngine",
+    "FileEntry",
+    "OnDiskFiles",
+    "hash_dir",
+    "partition_dir",
+    "read_hashes",
+];
+/// Ends of literals that are names of object files.
+const ENDS: [&str; 5] = [".data", ".meta", ".ts", ".durable", "#d"];
+/// Parts of literals that are paths of objects, or of what lies beside them.
+const PARTS: [&str; 7] = [
+    "objects/",
+    "objects-",
+    "/objects",
+    "hashes.pkl",
+    "hashes.invalid",
+    "auditor_status",
+    "quarantined/",
+];
+/// Literals that are the folder's name.
+const FOLDERS: [&str; 2] = ["objects", "quarantined"];
+
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let is_allowed = ALLOWED.iter().any(|(path, _)| *path == source.path);
+    if is_allowed || !ROOMS.contains(&source.room()) {
+        return Vec::new();
+    }
+    let code = source.tokens.iter().filter(|token| !token.test);
+    let found = code.filter(|token| match token.literal {
+        true => is_of_files(token.text.trim_matches('"')),
+        false => NAMES.contains(&token.text.as_str()),
+    });
+    let message = "names files of objects: ask the policy's engine (crates/disk/src/engine.rs), or \
+                   list the file with its reason in xtask/src/tidy/object_files.rs";
+    let mut lines: Vec<usize> = found.map(|token| token.line).collect();
+    lines.extend(source.find(&["cairn_disk", "::", "layout"]));
+    lines.sort_unstable();
+    lines.dedup();
+    let finding = |line| Finding::new(&source.path, line, message);
+    lines.into_iter().map(finding).collect()
+}
+
+fn is_of_files(literal: &str) -> bool {
+    FOLDERS.contains(&literal)
+        || ENDS.iter().any(|end| literal.ends_with(end))
+        || PARTS.iter().any(|part| literal.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_objects_are_found_above_the_seam() {
+        let text = "use cairn_disk::layout::{self, FileKind};\nfn f() {\n a(\"1234.data\");\n \
+                    policy.dir(\"objects\");\n b(\"all objects of it\");\n c(\"%s/objects-1\");\n \
+                    hash_dir(x);\n d(\"quarantined: x\");\n}\n#[cfg(test)]\nmod tests { fn g() { \
+                    a(\"x.ts\"); } }\n";
+        let check = |path| {
+            let source = Source::parse(path, text, false).expect("Rust");
+            check(&source).iter().map(|f| f.line).collect::<Vec<_>>()
+        };
+        assert_eq!(check("crates/servers/src/a.rs"), [1, 3, 4, 6, 7]);
+        assert_eq!(check("crates/node/src/engines.rs"), [0usize; 0]);
+        assert_eq!(check("crates/disk/src/diskfile.rs"), [0usize; 0]);
+    }
+}
