@@ -92,7 +92,7 @@ impl<T: Send + 'static> Step<T> {
     }
 
     /// The same operation with another end, in place of its own.
-    pub(crate) fn end<U: Send + 'static>(
+    pub fn end<U: Send + 'static>(
         self,
         f: impl FnOnce(T) -> Step<U> + Send + 'static,
     ) -> Step<U> {

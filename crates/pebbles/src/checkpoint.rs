@@ -229,7 +229,7 @@ fn packed(entry: &Entry) -> u64 {
     let flag = |is_set, flag| if is_set { flag } else { 0 };
     entry.place.pack()
         | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE)
-        | flag(entry.is_external, EXTERNAL)
+        | flag(entry.external.is_some(), EXTERNAL)
 }
 
 fn write_listed(hash: ObjectHash, entry: &Entry, to: &mut Vec<u8>) {
@@ -244,8 +244,9 @@ fn write_listed(hash: ObjectHash, entry: &Entry, to: &mut Vec<u8>) {
     to.extend(packed(entry).to_le_bytes());
     to.extend(entry.timestamp.ticks().to_le_bytes());
     to.extend(entry.timestamp.offset().to_le_bytes());
+    // Only metadata has a content type, only data is in a file.
     let content_type = entry.content_type.map_or(0, Timestamp::ticks);
-    to.extend(content_type.to_le_bytes());
+    to.extend(entry.external.unwrap_or(content_type).to_le_bytes());
     to.extend([kind, u8::from(is_durable)]);
     to.extend(fragment.to_le_bytes());
     to.extend([0; 4]);

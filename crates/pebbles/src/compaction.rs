@@ -175,8 +175,8 @@ impl Compaction {
         });
         if let Some(entry) = dropped {
             store.live(place, false);
-            if entry.is_external {
-                (store.config.external_gone)(header.hash, &entry);
+            if let Some(number) = entry.external {
+                (store.config.external_gone)(number);
             }
         }
     }

@@ -260,7 +260,7 @@ impl Kind {
 
     fn body_is(self, len: u32, is_external: bool) -> bool {
         match self {
-            Kind::Data if is_external => len == 0,
+            Kind::Data if is_external => len == 8,
             Kind::Data => len as usize <= BODY_MAX,
             Kind::Durable => len == 0,
             Kind::Meta | Kind::Tombstone | Kind::Removed | Kind::Quarantined => len == 8,
@@ -279,7 +279,7 @@ pub struct RecordHeader {
     pub fragment: Option<u16>,
     /// A fragment that counts at once.
     pub is_durable: bool,
-    /// Content that is a file of its own.
+    /// The content is a file of its own, and the body its number.
     pub is_external: bool,
     pub name_len: u16,
     pub metadata_len: u32,

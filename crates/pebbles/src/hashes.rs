@@ -91,39 +91,10 @@ fn add_object(hashers: &mut SuffixHasher, rules: Rules, entries: &[Entry], age: 
     let choice = FragmentChoice::default();
     match files_of(rules, entries, &choice, age) {
         Some((files, _)) => {
-            add_files(hashers, &files);
+            hashers.add_object(&files);
             true
         }
         None => false,
-    }
-}
-
-/// Adds all that counts of one object, in Swift's order.
-fn add_files(hashers: &mut SuffixHasher, files: &OnDiskFiles) {
-    if let Some(meta) = &files.meta {
-        hashers.add(Counted::Meta, meta.timestamp);
-    }
-    if let Some(tombstone) = &files.tombstone {
-        hashers.add(Counted::Tombstone, tombstone.timestamp);
-    }
-    match &files.data {
-        Some(data) if data.fragment_index().is_none() => {
-            hashers.add(Counted::Data, data.timestamp);
-        }
-        _ => {
-            for set in &files.fragments.sets {
-                for index in set.indices() {
-                    hashers.add_fragment(index, set.timestamp);
-                }
-            }
-            if let Some(durable) = files.fragments.durable {
-                hashers.add(Counted::Durable, durable);
-            }
-        }
-    }
-    let content_type = files.content_type.as_ref();
-    if let Some(time) = content_type.and_then(|entry| entry.content_type_timestamp) {
-        hashers.add(Counted::ContentType, time);
     }
 }
 

@@ -50,8 +50,7 @@ struct Slot {
 }
 
 const TOMBSTONE: u64 = 1 << PLACE_BITS;
-const EXTERNAL: u64 = 1 << (PLACE_BITS + 1);
-const DANGLING: u64 = 1 << (PLACE_BITS + 2);
+const DANGLING: u64 = 1 << (PLACE_BITS + 1);
 
 impl Slot {
     fn of(entry: &Entry) -> Self {
@@ -59,7 +58,6 @@ impl Slot {
         Slot {
             place: entry.place.pack()
                 | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE)
-                | flag(entry.is_external, EXTERNAL)
                 | flag(entry.is_dangling, DANGLING),
             ticks: entry.timestamp.ticks(),
         }
@@ -73,7 +71,7 @@ impl Slot {
             },
             timestamp: Timestamp::from_ticks(self.ticks),
             content_type: None,
-            is_external: self.place & EXTERNAL != 0,
+            external: None,
             is_dangling: self.place & DANGLING != 0,
             place: Place::unpack(self.place),
         }

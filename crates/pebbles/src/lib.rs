@@ -10,6 +10,7 @@
 pub mod checkpoint;
 pub mod committer;
 pub mod compaction;
+pub mod engine;
 pub mod error;
 pub mod format;
 pub mod hashes;
@@ -24,6 +25,7 @@ pub mod upkeep;
 pub mod volume;
 
 pub use committer::Committer;
+pub use engine::{PebblesConfig, PebblesEngine, Stores};
 pub use error::{PebblesError, ReadError};
 pub use recovery::Recovery;
 pub use store::{Change, Config, Expected, Outcome, Status, Store};

@@ -33,7 +33,8 @@ pub struct Entry {
     pub timestamp: Timestamp,
     /// Of a POST that says one.
     pub content_type: Option<Timestamp>,
-    pub is_external: bool,
+    /// The number of the file that has the content.
+    pub external: Option<u64>,
     /// From a checkpoint, and in a volume that has been used anew since: it counts only if the log
     /// says where the record is now.
     pub is_dangling: bool,
@@ -137,7 +138,8 @@ impl Rules {
         } else {
             entries.push(new);
         }
-        match is_simple(entries) {
+        let has_order = |e: &Entry| matches!(e.kind, EntryKind::Data | EntryKind::Tombstone);
+        match entries.iter().all(has_order) {
             true => self.thin_simple(entries, &mut gone),
             false => self.thin(entries, &mut gone),
         }
@@ -221,7 +223,9 @@ impl Rules {
 /// Whether nothing needs more than a slot of the index.
 pub(crate) fn is_simple(entries: &[Entry]) -> bool {
     entries.iter().all(|e| {
-        matches!(e.kind, EntryKind::Data | EntryKind::Tombstone) && e.timestamp.offset() == 0
+        matches!(e.kind, EntryKind::Data | EntryKind::Tombstone)
+            && e.timestamp.offset() == 0
+            && e.external.is_none()
     })
 }
 
@@ -236,7 +240,7 @@ mod tests {
             kind,
             timestamp: Timestamp::from_secs(seconds),
             content_type: None,
-            is_external: false,
+            external: None,
             is_dangling: false,
             place: Place {
                 slot: 0,

@@ -42,10 +42,12 @@ pub struct Config {
     pub entropy: Box<dyn Fn() -> u64 + Send + Sync>,
     /// Bytes appended from one checkpoint to the next, at least.
     pub checkpoint_bytes: u64,
+    /// Bytes of a file system, given all of it, that new volumes leave free.
+    pub keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     /// Volumes of which less than this share counts are compacted.
     pub compact_below: f64,
-    /// Called with content in a file of its own that counts no longer.
-    pub external_gone: Box<dyn Fn(ObjectHash, &Entry) + Send + Sync>,
+    /// Called with the number of a file whose content counts no longer.
+    pub external_gone: Box<dyn Fn(u64) + Send + Sync>,
 }
 
 /// A write.
@@ -121,7 +123,8 @@ impl Store {
     ) -> Result<(Arc<Store>, Recovery), PebblesError> {
         let mut config = config;
         let entropy = std::mem::replace(&mut config.entropy, Box::new(|| 0));
-        let volumes = Volumes::new(medium, config.volume_bytes, entropy);
+        let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
+        let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
         let index = Index::new(config.rules);
         let (log, written, report) = recovery::recover(&volumes, &index, config.rules)?;
         let store = Arc::new(Store {
@@ -246,7 +249,7 @@ pub(crate) fn entry_of(header: &RecordHeader, body: &[u8], place: Place) -> Opti
         kind,
         timestamp: header.timestamp,
         content_type,
-        is_external: header.is_external,
+        external: header.is_external.then(|| crate::format::number(body)),
         is_dangling: false,
         place,
     })

@@ -131,6 +131,7 @@ pub(crate) struct Volumes {
     medium: Arc<dyn Medium>,
     size: u64,
     entropy: Box<dyn Fn() -> u64 + Send + Sync>,
+    keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     slots: RwLock<BTreeMap<u16, Arc<Volume>>>,
     /// Held while a slot is chosen and filled.
     making: Mutex<()>,
@@ -142,12 +143,14 @@ impl Volumes {
         medium: Arc<dyn Medium>,
         size: u64,
         entropy: Box<dyn Fn() -> u64 + Send + Sync>,
+        keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     ) -> Self {
         assert!((2 * FIRST_BATCH..=VOLUME_MAX).contains(&size) && size.is_multiple_of(FIRST_BATCH));
         Volumes {
             medium,
             size,
             entropy,
+            keep_free,
             slots: RwLock::default(),
             making: Mutex::default(),
             next_id: AtomicU64::new(1),
@@ -183,6 +186,11 @@ impl Volumes {
     /// the file system; otherwise its blocks are only reserved.
     pub(crate) fn make(&self, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
         let _making = self.making.lock();
+        let space = self.medium.space();
+        let space = space.map_err(|error| PebblesError::of_io("ask for space", error))?;
+        if space.free < self.size.saturating_add((self.keep_free)(space.total)) {
+            return Err(PebblesError::NoSpace);
+        }
         let slot = {
             let slots = self.slots.read();
             let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);

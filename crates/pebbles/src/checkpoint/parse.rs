@@ -129,7 +129,7 @@ pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk> {
         return Some(Chunk::Volumes(rows.map(volume).collect::<Option<_>>()?));
     }
     let entries = rows.map(|row| match kind {
-        Chunk::SIMPLE => simple(row),
+        Chunk::SIMPLE => entry(row, true),
         _ => listed(row),
     });
     Some(Chunk::Objects {
@@ -147,9 +147,9 @@ fn ticks(row: &[u8], at: usize) -> Option<Timestamp> {
     (ticks <= MAX_TICKS).then(|| Timestamp::from_ticks(ticks))
 }
 
-fn simple(row: &[u8]) -> Option<(ObjectHash, Entry)> {
+fn entry(row: &[u8], is_simple: bool) -> Option<(ObjectHash, Entry)> {
     let word = u64_at(row, 16)?;
-    if word >> PLACE_BITS > 3 {
+    if word >> PLACE_BITS > 3 || (is_simple && word & EXTERNAL != 0) {
         return None;
     }
     let entry = Entry {
@@ -159,7 +159,7 @@ fn simple(row: &[u8]) -> Option<(ObjectHash, Entry)> {
         },
         timestamp: ticks(row, 24)?,
         content_type: None,
-        is_external: word & EXTERNAL != 0,
+        external: None,
         is_dangling: false,
         place: Place::unpack(word),
     };
@@ -167,7 +167,8 @@ fn simple(row: &[u8]) -> Option<(ObjectHash, Entry)> {
 }
 
 fn listed(row: &[u8]) -> Option<(ObjectHash, Entry)> {
-    let (hash, entry) = simple(row)?;
+    let (hash, entry) = entry(row, false)?;
+    let is_external = u64_at(row, 16)? & EXTERNAL != 0;
     let index = u16::from_le_bytes(*row.get(50..)?.first_chunk()?);
     let is_durable = *row.get(49)? != 0;
     let kind = match row.get(48)? {
@@ -182,7 +183,8 @@ fn listed(row: &[u8]) -> Option<(ObjectHash, Entry)> {
     let entry = Entry {
         kind,
         timestamp: entry.timestamp.with_offset(u64_at(row, 32)?),
-        content_type: (!content_type.is_zero()).then_some(content_type),
+        content_type: (!is_external && !content_type.is_zero()).then_some(content_type),
+        external: is_external.then_some(content_type.ticks()),
         ..entry
     };
     Some((hash, entry))

@@ -18,7 +18,7 @@ fn data(ticks: u64, offset: u64) -> Entry {
         kind: EntryKind::Data,
         timestamp: Timestamp::from_ticks(ticks),
         content_type: None,
-        is_external: false,
+        external: None,
         is_dangling: false,
         place: Place {
             slot: 1,
@@ -62,11 +62,11 @@ fn entries_come_back_as_they_were() {
     let index = Index::new(RULES);
     let hash = ObjectHash([9; 16]);
     let mut entry = data(77, 128_000);
-    entry.is_external = true;
+    entry.external = Some(7);
     index.update(1, hash, |entries| entries.push(entry));
     assert_eq!(index.get(1, hash), [entry]);
     entry.kind = EntryKind::Tombstone;
-    entry.is_external = false;
+    entry.external = None;
     entry.is_dangling = true;
     index.update(1, hash, |entries| *entries = vec![entry]);
     assert_eq!(index.get(1, hash), [entry]);

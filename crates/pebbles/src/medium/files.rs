@@ -176,7 +176,12 @@ impl MediumFile for File {
             }
         }
         write_all(&self.file, offset, blocks)?;
-        Ok(rustix::fs::fdatasync(self.file.as_fd())?)
+        if let Err(errno) = rustix::fs::fdatasync(self.file.as_fd()) {
+            // The kernel takes the lost pages for clean: whoever reads them has to read the disk.
+            let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+            return Err(errno.into());
+        }
+        Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

@@ -311,11 +311,11 @@ impl Store {
             }
             None => rules.remove(entries, record.timestamp, record.fragment),
         });
-        let kept_elsewhere = |entry: &Entry| new.is_some_and(|new| new.is_same(entry));
+        let has_moved = |number: u64| new.is_some_and(|new| new.external == Some(number));
         for entry in gone {
             self.live(entry.place, false);
-            if entry.is_external && !kept_elsewhere(&entry) {
-                (self.config.external_gone)(record.hash, &entry);
+            if let Some(number) = entry.external.filter(|number| !has_moved(*number)) {
+                (self.config.external_gone)(number);
             }
         }
     }

@@ -321,8 +321,9 @@ impl Medium for SimDisk {
 
     fn space(&self) -> io::Result<Space> {
         let inner = self.0.lock();
+        let used: u64 = inner.names.values().map(|f| inner.files[*f].now.len() as u64).sum();
         Ok(Space {
-            free: inner.capacity,
+            free: inner.capacity.saturating_sub(used),
             total: inner.capacity,
         })
     }

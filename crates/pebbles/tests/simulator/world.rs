@@ -88,7 +88,8 @@ impl World {
             entropy: Box::new(move || epochs.lock().number()),
             checkpoint_bytes: 1 << 20,
             compact_below: 0.7,
-            external_gone: Box::new(|_, _| {}),
+            external_gone: Box::new(|_| {}),
+            keep_free: Box::new(|_| 0),
         }
     }
 
@@ -243,7 +244,7 @@ impl World {
             },
             timestamp,
             content_type,
-            is_external: false,
+            external: None,
             is_dangling: false,
             place: nowhere(),
         };
