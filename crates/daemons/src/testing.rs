@@ -12,7 +12,7 @@ use cairn_types::{HashPath, PolicySet};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// What keeps the objects of a test.
+/// The engine of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Files,

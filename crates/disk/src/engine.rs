@@ -23,6 +23,7 @@ mod content;
 mod handover;
 mod info;
 mod inventory;
+mod key;
 mod object;
 mod relinking;
 mod rsync;
@@ -39,12 +40,10 @@ pub use audit::{Audit, Audited};
 pub(crate) use content::{Check, PageCache, Source};
 pub use content::{Content, StoredContent};
 pub use handover::{Contents, Handover, ObjectState, Purge, ReplicationLock, Reverted};
-pub use info::{FragmentInfo, InfoError, ObjectInfo};
+pub use info::{FragmentInfo, InfoError, ObjectInfo, OpenOptions};
 pub use inventory::{Inventory, Sendable};
-pub use object::{
-    Durability, ObjectEngine, ObjectId, ObjectKey, ObjectWriter, OpenObject, OpenOptions,
-    PartitionKey, Seen, Suspect,
-};
+pub use key::{ObjectId, ObjectKey, PartitionKey, Suspect};
+pub use object::{Durability, ObjectEngine, ObjectWriter, OpenObject, Seen};
 pub use relinking::{Collision, Move, OldNames, Relinked, Relinking};
 pub use rsync::Rsync;
 pub use suffix_hash::{Counted, FragmentHashes, Hashed, SuffixHash, SuffixHasher};
@@ -119,3 +118,6 @@ impl Engines {
         Engines(Arc::new(each.collect()))
     }
 }
+
+#[cfg(test)]
+mod tests;

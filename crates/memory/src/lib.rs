@@ -2,7 +2,7 @@
 //! (`cairn_disk::engine`), which have to pass over it as over files. It has no capability that needs
 //! files, and its writes end as those of an engine with a committer of its own do (`Step::handed`).
 //!
-//! Of a device it uses the name alone. Nothing survives the process.
+//! A device is no more than a name to it. Nothing survives the process.
 
 mod daemons;
 mod objects;
@@ -42,7 +42,7 @@ struct State {
     /// By device.
     devices: BTreeMap<String, BTreeMap<PartitionKey, Partition>>,
     quarantined: Vec<ObjectId>,
-    /// Of walks that were interrupted, the partitions still to do.
+    /// Partitions still to do of walks that were interrupted.
     walks: BTreeMap<(String, PolicyIndex, String), Vec<u32>>,
     /// Grows with each change of an object: no two states have the same number.
     changes: u64,

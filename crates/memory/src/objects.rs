@@ -1,4 +1,4 @@
-//! What is kept of one object: records of PUTs, POSTs and a DELETE, and which of them count.
+//! Records of one object: PUTs, POSTs and a DELETE, and which of them count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

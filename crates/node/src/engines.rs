@@ -20,7 +20,7 @@ use crate::cluster::Cluster;
 const REPLICATION: &str = "egg:swift#replication.fs";
 const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
 
-/// What an engine is made of.
+/// Parts that an engine is made of.
 pub struct EngineParts<'a> {
     /// The options of the server or daemon that is to use it.
     pub section: &'a Section,
@@ -28,7 +28,7 @@ pub struct EngineParts<'a> {
     /// All of the cluster, those of other engines too.
     pub policies: &'a PolicySet,
     pub devices: &'a Arc<Devices>,
-    /// Of all engines of this process over the same devices.
+    /// State of all engines of this process over the same devices.
     pub shared: &'a mut SharedState,
 }
 

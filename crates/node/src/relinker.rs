@@ -15,9 +15,9 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
 use cairn_disk::engine::Collision;
-use cairn_disk::{Devices, DevicesConfig};
+use cairn_disk::{Devices, DevicesConfig, Engine, Engines};
 use cairn_formats::ini::Section;
-use cairn_types::PolicyIndex;
+use cairn_types::{PolicyIndex, StoragePolicy};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
@@ -138,16 +138,9 @@ pub fn run(called: &Called) -> Result<u8> {
         if (next == power) != (called.step == Step::Cleanup) {
             continue;
         }
-        let engine = made.engines.of(policy.index);
-        let engine = engine.context("a policy without engine")?;
-        if engine.relinking().is_none() {
-            warn!(
-                policy = policy.name,
-                engine = engine.name(),
-                "this engine keeps no names by partition: there is nothing to relink"
-            );
+        let Some(engine) = relinkable(&made.engines, policy) else {
             continue;
-        }
+        };
         tasks.push(Task {
             step: called.step,
             policy: policy.index,
@@ -161,7 +154,7 @@ pub fn run(called: &Called) -> Result<u8> {
                 (true, Step::Relink) => Collision::Quarantine,
                 (true, Step::Cleanup) => Collision::KeepNew,
             },
-            engine: engine.clone(),
+            engine,
             recon: recon.clone(),
         });
     }
@@ -192,6 +185,20 @@ pub fn run(called: &Called) -> Result<u8> {
     }
     recon.end(code);
     Ok(code)
+}
+
+/// The engine of a policy; `None`: it lacks the capability, which the log has by name.
+fn relinkable(engines: &Engines, policy: &StoragePolicy) -> Option<Arc<dyn Engine>> {
+    let engine = engines.of(policy.index)?;
+    if engine.relinking().is_none() {
+        let (policy, engine) = (&policy.name, engine.name());
+        warn!(
+            policy,
+            engine, "no names by partition in this engine: nothing to relink"
+        );
+        return None;
+    }
+    Some(engine.clone())
 }
 
 /// Without a conf, Swift's defaults.

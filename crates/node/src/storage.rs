@@ -25,7 +25,7 @@ pub(crate) struct Storage {
     unsafe_no_fsync: bool,
 }
 
-/// What a process has of one folder of devices.
+/// Disks, databases and engines of one folder of devices.
 #[derive(Default)]
 struct Folder {
     options: SharedOptions,
@@ -41,7 +41,7 @@ struct Folder {
 #[derive(Default)]
 struct SharedOptions {
     mount_check: Shared<bool>,
-    /// Of object devices; databases keep to their own section's.
+    /// The reserve of object devices; databases keep to their own section's.
     fallocate_reserve: Shared<FallocateReserve>,
     disable_fallocate: Shared<bool>,
     exclusive_databases: Shared<bool>,
@@ -98,7 +98,7 @@ impl<T: Copy + PartialEq> Shared<T> {
     }
 }
 
-/// What a section uses of a folder of devices.
+/// The part of a folder of devices that a section uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Uses {
     Disks,

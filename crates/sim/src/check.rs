@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::PolicyIndex;
+use cairn_types::{ObjectHash, PolicyIndex};
 use md5::{Digest, Md5};
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ use crate::model::{
     Change, Model, Name, ON_ITS_WAY, Seen, Write, allowed, by, is_certain, may_be_hearsay,
 };
 use crate::policies::{FRAGMENTS_INDEX, policy_of};
+use crate::replicas;
 use crate::shared::NODES;
 
 /// What one replica lists, and the objects and bytes it says it has.
@@ -144,7 +145,7 @@ fn file_name(path: &Path) -> String {
 fn files_in(folder: &Path) -> Files {
     let md5 = |path: &Path| {
         let digest: [u8; 16] = Md5::digest(fs::read(path).unwrap_or_default()).into();
-        cairn_types::ObjectHash(digest).hex()
+        ObjectHash(digest).hex()
     };
     paths_in(folder)
         .iter()
@@ -182,34 +183,11 @@ fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
     }
 }
 
-/// Without what is obsolete: a power cut may bring removed files back, which nobody minds.
-pub(crate) fn that_count(mut files: Files) -> Files {
-    let is_whole = |name: &String| name.ends_with(".data") || name.ends_with(".ts");
-    // Names begin with their times.
-    let Some(newest) = files.keys().rev().find(|name| is_whole(name)).cloned() else {
-        return Files::new();
-    };
-    let is_object = newest.ends_with(".data");
-    let meta = files
-        .keys()
-        .rev()
-        .find(|name| name.ends_with(".meta"))
-        .cloned();
-    files.retain(|name, _| {
-        *name == newest || (is_object && *name > newest && Some(name) == meta.as_ref())
-    });
-    files
-}
-
-/// All primaries have the same files of each object, and nobody else has any.
+/// All primaries have the same of each object, and nobody else has any.
 fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
-    let nodes: Vec<BTreeMap<String, Files>> = (0..NODES)
-        .map(|node| {
-            let files = files_of(&cluster.device(node), PolicyIndex(0)).into_iter();
-            let files = files.map(|(hash, files)| (hash, that_count(files)));
-            files.filter(|(_, files)| !files.is_empty()).collect()
-        })
-        .collect();
+    let Some(nodes) = replicas::of_all(cluster, PolicyIndex(0), wrong) else {
+        return;
+    };
     let Some(ring) = cluster.rings().object(PolicyIndex(0)) else {
         return;
     };
@@ -219,9 +197,7 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
         if policy_of(container, has_fragments) != PolicyIndex(0) {
             continue;
         }
-        let hash = hash_path()
-            .hash(ACCOUNT, Some(container), Some(object))
-            .hex();
+        let hash = hash_path().hash(ACCOUNT, Some(container), Some(object));
         let partition = ring.partition(&hash_path(), ACCOUNT, Some(container), Some(object));
         let primaries: Vec<usize> = ring
             .primaries(partition)
@@ -229,8 +205,8 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
             .map(|node| node.device.id as usize)
             .collect();
         let first = nodes[primaries[0]].get(&hash);
-        for (node, files) in nodes.iter().enumerate() {
-            let has = files.get(&hash);
+        for (node, replicas) in nodes.iter().enumerate() {
+            let has = replicas.get(&hash);
             let is_right = match primaries.contains(&node) {
                 true => has == first,
                 false => has.is_none(),
@@ -243,8 +219,7 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
                 ));
             }
         }
-        let content = first.and_then(|f| f.iter().find(|(name, _)| name.ends_with(".data")));
-        let content = content.map(|(_, md5)| md5);
+        let content = first.and_then(|replica| replica.content.as_ref());
         let writes = model.objects.writes(name);
         // It has expired, and the expirer may never hear of it, as listings may not.
         let is_left = seen.is_none()

@@ -60,6 +60,12 @@ impl Kind {
     }
 }
 
+/// Engines of a server, or of a node's daemons: neither knows what the other remembers.
+fn fresh_engines(policies: &PolicySet) -> Engines {
+    let engine = DiskFileEngine::new(hash_path(), policies, DiskFileConfig::default());
+    Engines::uniform(policies, Arc::new(engine))
+}
+
 /// Where a node's server of a kind is.
 pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
     let port = 6000 + 10 * node as u16 + kind as u16;
@@ -100,6 +106,8 @@ impl Pass {
 /// A running node.
 pub(crate) struct Node {
     pub(crate) life: Arc<Life>,
+    /// Devices, and the engines of its daemons.
+    pub(crate) parts: ReplicatorParts,
     pool: Arc<IndexPool>,
     pub(crate) handlers: Vec<Handler>,
     updater: Arc<ObjectUpdater>,
@@ -314,13 +322,6 @@ impl Cluster {
                 backends.clone(),
             ))
         };
-        // A server and its daemons know nothing of what the others remember.
-        let engines = || {
-            let config = DiskFileConfig::default();
-            let engine = DiskFileEngine::new(hash_path.clone(), &policies, config);
-            Engines::uniform(&policies, Arc::new(engine))
-        };
-        let of_daemons = engines();
         let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
         let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
         let patience = [
@@ -329,7 +330,7 @@ impl Cluster {
             ("http_timeout", "10"),
         ];
         let parts = ReplicatorParts {
-            engines: of_daemons.clone(),
+            engines: fresh_engines(&policies),
             policies: policies.clone(),
             rings: rings.clone(),
             devices: devices.clone(),
@@ -370,7 +371,7 @@ impl Cluster {
             auditor: ObjectAuditor::new(
                 AuditorConfig::read(&objects("object-auditor", &fast))?,
                 AuditorParts {
-                    engines: of_daemons.clone(),
+                    engines: parts.engines.clone(),
                     policies: policies.clone(),
                     devices: devices.clone(),
                     clock: clock.clone(),
@@ -396,11 +397,12 @@ impl Cluster {
                 },
             ),
             handlers: vec![
-                ObjectServer::new(object, engines(), devices, backends.clone()),
+                ObjectServer::new(object, fresh_engines(&policies), devices, backends.clone()),
                 ContainerServer::new(container, pool.clone(), backends),
                 AccountServer::new(account, pool.clone()),
             ],
             pool,
+            parts,
             life: life.clone(),
         })
     }

@@ -17,6 +17,7 @@ mod manner;
 mod model;
 mod network;
 mod policies;
+mod replicas;
 mod rings;
 mod run;
 mod shared;

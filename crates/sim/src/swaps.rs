@@ -17,9 +17,9 @@ use md5::{Digest, Md5};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::check;
 use crate::cluster::{Cluster, hash_path};
 use crate::load::{ACCOUNT, Answer, MARK, ask, path};
+use crate::replicas;
 use crate::shared::{NODES, PROXIES};
 
 /// The container of the objects, which keeps replicas.
@@ -270,19 +270,17 @@ fn check_replicas(cluster: &Cluster, object: &str, wrong: &mut Vec<String>) {
     };
     let names = (Some(CONTAINER), Some(object));
     let partition = ring.partition(&hash_path(), ACCOUNT, names.0, names.1);
-    let hash = hash_path().hash(ACCOUNT, names.0, names.1).hex();
+    let hash = hash_path().hash(ACCOUNT, names.0, names.1);
     let primaries = ring.primaries(partition);
     let primaries: Vec<usize> = primaries.iter().map(|n| n.device.id as usize).collect();
-    let has: Vec<_> = (0..NODES)
-        .map(|node| {
-            let mut files = check::files_of(&cluster.device(node), policy);
-            check::that_count(files.remove(&hash).unwrap_or_default())
-        })
-        .collect();
+    let Some(nodes) = replicas::of_all(cluster, policy, wrong) else {
+        return;
+    };
+    let has: Vec<_> = nodes.iter().map(|replicas| replicas.get(&hash)).collect();
     for node in 0..NODES {
         let is_right = match primaries.contains(&node) {
             true => has[node] == has[primaries[0]],
-            false => has[node].is_empty(),
+            false => has[node].is_none(),
         };
         if !is_right {
             wrong.push(format!("{object} on n{node} is {:?} of {has:?}", has[node]));

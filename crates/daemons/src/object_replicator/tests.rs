@@ -133,7 +133,7 @@ impl Cluster {
         replicator.once(&Only::default()).await
     }
 
-    /// What a node has of an object: when it was written, with its content, or deleted.
+    /// A node's replica of an object: when it was written, with its content, or deleted.
     fn seen(&self, node: usize, object: &str) -> Option<(Timestamp, Option<Vec<u8>>)> {
         let parts = &self.nodes[node].parts;
         let disk = parts.devices.get(&device(node)).unwrap().disk().unwrap();

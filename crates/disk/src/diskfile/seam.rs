@@ -1,4 +1,4 @@
-//! What daemons ask of this engine, besides requests (`diskfile.rs`).
+//! The daemons' part of the seam; that of requests is in `diskfile.rs`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;

@@ -1,11 +1,13 @@
-//! What auditors need of an engine: how far a walk over a device is, one object looked at, and
+//! The auditors' part of the seam: how far a walk over a device is, one object looked at, and
 //! suffix hashes held against what they are of.
 
 use std::collections::BTreeMap;
 
 use cairn_types::PolicyIndex;
 
-use super::object::{ObjectId, ObjectKey, OpenObject, OpenOptions, PartitionKey};
+use super::info::OpenOptions;
+use super::key::{ObjectId, ObjectKey, PartitionKey};
+use super::object::OpenObject;
 use super::suffix_hash::SuffixHash;
 use crate::device_pool::Disk;
 use crate::error::DiskError;

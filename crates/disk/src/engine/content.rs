@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::object::Suspect;
+use super::key::Suspect;
 use crate::recent::FileIdentity;
 
 /// The bytes of an open object.
@@ -38,12 +38,12 @@ pub(crate) enum Check {
     Nothing,
 }
 
-/// Where content is read from.
+/// The place that content is read from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     File {
         file: Arc<OwnedFd>,
-        /// Where in the file it begins.
+        /// Offset in the file at which it begins.
         offset: u64,
     },
     Memory(Bytes),
@@ -55,9 +55,9 @@ pub(crate) enum Source {
 pub struct StoredContent {
     pub(crate) source: Source,
     pub(crate) size: u64,
-    /// What is quarantined where it turns out to be broken.
+    /// Names the content for quarantine, should it turn out to be broken.
     pub(crate) suspect: Suspect,
-    /// Of a file that is one object's: reads and checks of it are remembered by that.
+    /// Identity of a file that is one object's: reads and checks are remembered by it.
     pub(crate) identity: Option<FileIdentity>,
     pub(crate) check: Check,
     pub(crate) page_cache: PageCache,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use cairn_types::{ObjectHash, Timestamp};
 
-use super::object::{ObjectId, PartitionKey};
+use super::key::{ObjectId, PartitionKey};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
@@ -72,13 +72,13 @@ impl FromIterator<(ObjectHash, ObjectState)> for Contents {
     }
 }
 
-/// What was sent of an object to where it belongs, and may go from here.
+/// Part of an object that was sent to where it belongs, and may go from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reverted {
     pub hash: ObjectHash,
-    /// Of the fragment or the tombstone.
+    /// Timestamp of the fragment or the tombstone.
     pub data: Timestamp,
-    /// Of the metadata that went with it.
+    /// Timestamp of the metadata that went with it.
     pub meta: Timestamp,
     pub is_durable: bool,
 }
@@ -87,7 +87,7 @@ pub struct Reverted {
 #[derive(Clone, Debug)]
 pub struct Purge {
     pub reverted: Vec<Reverted>,
-    /// Of the fragments; `None`: tombstones alone.
+    /// Index of the fragments; `None`: tombstones alone.
     pub index: Option<u32>,
     /// None of the partition's fragments belongs here, so that metadata goes with the last one.
     pub is_handoff: bool,

@@ -1,14 +1,38 @@
-//! What is known about an object besides its content: put together from its PUT and its POSTs, and
+//! Metadata and times of an object: put together from its PUT and its POSTs, and
 //! checked, by rules that are the same for every engine.
 
 use cairn_types::metadata::is_sys_meta;
 use cairn_types::{ServerKind, Timestamp};
 
-use super::object::OpenOptions;
-use crate::layout::OnDiskFiles;
+use crate::layout::{FragmentChoice, OnDiskFiles};
 use crate::metadata::{Metadata, NAME};
 
-/// What is known of an erasure-coded object's fragments in its directory.
+/// How to open an object.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The moment against which `X-Delete-At` is held.
+    pub now: Timestamp,
+    /// Open it even when it has expired.
+    pub open_expired: bool,
+    /// Objects up to this size are read along, and checked.
+    pub inline_limit: u64,
+    /// Fragments, in an erasure-coded policy.
+    pub fragment: FragmentChoice,
+}
+
+impl OpenOptions {
+    /// Metadata only.
+    pub fn metadata(now: Timestamp) -> Self {
+        OpenOptions {
+            now,
+            open_expired: false,
+            inline_limit: 0,
+            fragment: FragmentChoice::default(),
+        }
+    }
+}
+
+/// The fragments of one object on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragmentInfo {
     /// The open one.
@@ -22,7 +46,7 @@ pub struct FragmentInfo {
 }
 
 impl FragmentInfo {
-    /// Of what was chosen; `None`: that is no fragment.
+    /// The fragments beside the chosen one; `None`: no fragment was chosen.
     pub fn of(files: &OnDiskFiles) -> Option<Box<Self>> {
         let index = files.data.as_ref()?.fragment_index()?;
         let sets = files.fragments.sets.iter();
@@ -37,14 +61,14 @@ impl FragmentInfo {
     }
 }
 
-/// What is known about an object besides its content.
+/// All that is known about an object besides its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// As it counts: of the PUT, with the user's part replaced by the newest POST's.
+    /// The PUT's, with the user's part replaced by the newest POST's.
     pub metadata: Metadata,
-    /// Of the PUT; `None` where that is `metadata`.
+    /// The PUT's; `None` where that is `metadata`.
     pub datafile_metadata: Option<Metadata>,
-    /// Of the newest POST, without `name`.
+    /// The newest POST's, without `name`.
     pub metafile_metadata: Option<Metadata>,
     /// When the content was written.
     pub data_timestamp: Timestamp,
@@ -86,7 +110,7 @@ pub enum InfoError {
 }
 
 impl ObjectInfo {
-    /// Of a PUT, before any POST.
+    /// The object of a PUT, before any POST.
     pub fn new(
         metadata: Metadata,
         data_timestamp: Timestamp,

@@ -1,4 +1,4 @@
-//! What is on a device, in the terms by which replicas compare themselves: partitions, suffixes,
+//! The objects of a device, in the terms by which replicas compare themselves: partitions, suffixes,
 //! hashes of suffixes (REPLICATE), offers and wants (SSYNC, `cairn_formats::ssync`).
 
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use cairn_formats::ssync::{Held, Offer};
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
-use super::object::{ObjectId, ObjectKey, OpenObject, PartitionKey};
+use super::key::{ObjectId, ObjectKey, PartitionKey};
+use super::object::OpenObject;
 use super::suffix_hash::Hashed;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
@@ -50,7 +51,7 @@ pub trait Inventory {
         suffixes: &[String],
     ) -> Result<(), DiskError>;
 
-    /// What a suffix has to offer to another replica; of an erasure-coded policy, which fragments.
+    /// Offers of a suffix to another replica; in an erasure-coded policy, of which fragments.
     /// May remove what is obsolete.
     fn offers(
         &self,
@@ -60,7 +61,7 @@ pub trait Inventory {
         fragment: &FragmentChoice,
     ) -> Result<Vec<Offer>, DiskError>;
 
-    /// What is here of an object that another replica offers; `None`: nothing that counts. The
+    /// The state here of an object that another replica offers; `None`: nothing that counts. The
     /// object is opened, so that a broken one is found, and asked for. `fragment`: in an
     /// erasure-coded policy, which one this server is to have; one that is here and not durable,
     /// but is where it comes from, becomes durable.

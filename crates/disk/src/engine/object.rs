@@ -1,83 +1,17 @@
 //! Objects of an engine as requests see them.
 
 use std::any::Any;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use cairn_types::Timestamp;
 
 use super::content::Content;
-use super::info::ObjectInfo;
+use super::info::{ObjectInfo, OpenOptions};
+use super::key::{ObjectKey, Suspect};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::layout::FragmentChoice;
 use crate::metadata::Metadata;
 use crate::steps::Step;
-
-/// A partition of a storage policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartitionKey {
-    pub policy: PolicyIndex,
-    pub partition: u32,
-}
-
-impl PartitionKey {
-    pub fn new(policy: PolicyIndex, partition: u32) -> Self {
-        PartitionKey { policy, partition }
-    }
-
-    pub fn object(self, hash: ObjectHash) -> ObjectId {
-        ObjectId { at: self, hash }
-    }
-}
-
-/// An object by the hash of its name, as inventories list it: its name is with its metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ObjectId {
-    pub at: PartitionKey,
-    pub hash: ObjectHash,
-}
-
-/// An object by its name, and where it belongs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectKey {
-    pub policy: PolicyIndex,
-    pub partition: u32,
-    pub hash: ObjectHash,
-    /// `/account/container/object`.
-    pub name: Arc<str>,
-}
-
-impl ObjectKey {
-    pub fn id(&self) -> ObjectId {
-        PartitionKey::new(self.policy, self.partition).object(self.hash)
-    }
-}
-
-/// How to open an object.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// The moment against which `X-Delete-At` is held.
-    pub now: Timestamp,
-    /// Open it even when it has expired.
-    pub open_expired: bool,
-    /// Objects up to this size are read along, and checked.
-    pub inline_limit: u64,
-    /// Of an erasure-coded policy.
-    pub fragment: FragmentChoice,
-}
-
-impl OpenOptions {
-    /// Metadata only.
-    pub fn metadata(now: Timestamp) -> Self {
-        OpenOptions {
-            now,
-            open_expired: false,
-            inline_limit: 0,
-            fragment: FragmentChoice::default(),
-        }
-    }
-}
 
 /// From when on a fragment of an erasure-coded object counts. Objects of other policies always do
 /// once they are on disk.
@@ -101,7 +35,7 @@ pub struct OpenObject {
     pub seen: Option<Seen>,
 }
 
-/// What an engine knows of an object that it has just opened, for its own use in the same piece of
+/// An engine's note of an object that it has just opened, for its own use in the same piece of
 /// work.
 #[derive(Debug)]
 pub struct Seen(Box<dyn Any + Send>);
@@ -115,19 +49,6 @@ impl Seen {
     pub fn into<T: Any>(self) -> Option<T> {
         self.0.downcast().ok().map(|seen| *seen)
     }
-}
-
-/// Content that was found broken, by what it is known again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suspect {
-    /// The engine's own location of it, which nothing else has while it is open: device and inode of
-    /// a file, volume and offset of a record.
-    At { place: u64, number: u64 },
-    /// The content, or the fragment of this index, of one time.
-    Data {
-        timestamp: Timestamp,
-        fragment: Option<u32>,
-    },
 }
 
 /// An upload under way. Dropped without a commit, it is gone.
@@ -150,7 +71,7 @@ pub trait ObjectWriter: Send {
     ) -> Result<Step<()>, DiskError>;
 }
 
-/// What requests ask of an engine. A write is acknowledged when its [`Step`] has ended: it is durable
+/// Objects as requests read and write them. A write is acknowledged when its [`Step`] has ended: it is durable
 /// then.
 pub trait ObjectEngine: Send + Sync {
     fn open(
@@ -160,7 +81,7 @@ pub trait ObjectEngine: Send + Sync {
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError>;
 
-    /// As `open`, but of what lies in memory only, in no time: `None` where that is not the case,
+    /// Like `open`, but of what lies in memory only, without waiting: `None` where that is not the case,
     /// or where there is more to do than to read.
     fn open_cached(
         &self,

@@ -5,7 +5,7 @@
 
 use cairn_types::{ObjectHash, PolicyIndex};
 
-use super::object::PartitionKey;
+use super::key::PartitionKey;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
@@ -19,7 +19,7 @@ pub struct Move {
 }
 
 impl Move {
-    /// Of an object in `from` to where it is with partitions of that power; `None`: it stays.
+    /// The move of an object in `from` to its partition at that power; `None`: it stays.
     pub fn to_power(policy: PolicyIndex, hash: ObjectHash, from: u32, power: u32) -> Option<Move> {
         let to = hash.partition(32_u32.saturating_sub(power));
         (to != from).then_some(Move {
@@ -31,7 +31,7 @@ impl Move {
     }
 }
 
-/// What is done where both partitions have different content under one name.
+/// The rule where both partitions have different content under one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collision {
     /// The new one stays, and it is an error.
@@ -52,7 +52,7 @@ impl OldNames {
     }
 }
 
-/// What became of an object's names.
+/// The outcome of linking an object's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relinked {
     /// Those that count.

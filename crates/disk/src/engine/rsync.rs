@@ -4,16 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::object::{ObjectId, PartitionKey};
+use super::key::{ObjectId, PartitionKey};
 use crate::device_pool::{Device, Disk};
 use crate::error::DiskError;
 
-/// What rsync is given, and what it leaves.
+/// Arguments for rsync, and the removal of its leftovers.
 pub trait Rsync: Send + Sync {
     /// The folders that are sent of these suffixes, as far as they are there.
     fn sources(&self, device: &Device, at: PartitionKey, suffixes: &[String]) -> Vec<PathBuf>;
 
-    /// Where they go, below the other node's device.
+    /// The folder that they go to, below the other node's device.
     fn target(&self, at: PartitionKey) -> String;
 
     /// Removes what runs of rsync that were cut off have left beside an object, where it is older

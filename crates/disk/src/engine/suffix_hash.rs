@@ -10,7 +10,7 @@ use md5::{Digest, Md5};
 use crate::layout::OnDiskFiles;
 use crate::xattr;
 
-/// What a suffix has instead of one MD5 where its policy is erasure-coded: under each index that
+/// Hashes of a suffix in an erasure-coded policy, in place of one MD5: under each index that
 /// of the times of its fragments, under `None` that of all that fragments have in common (what
 /// is durable, metadata, tombstones).
 pub type FragmentHashes = BTreeMap<Option<u32>, String>;
@@ -23,7 +23,7 @@ pub enum SuffixHash {
 }
 
 impl SuffixHash {
-    /// Of a replicated policy.
+    /// The hash in a replicated policy.
     pub fn whole(&self) -> Option<&str> {
         match self {
             SuffixHash::Whole(hash) => Some(hash),
@@ -31,7 +31,7 @@ impl SuffixHash {
         }
     }
 
-    /// Of an erasure-coded policy.
+    /// The hashes in an erasure-coded policy.
     pub fn fragments(&self) -> Option<&FragmentHashes> {
         match self {
             SuffixHash::Whole(_) => None,
@@ -46,7 +46,7 @@ impl SuffixHash {
         }
     }
 
-    /// As it stands in `hashes.pkl` and in answers to REPLICATE.
+    /// The value that stands in `hashes.pkl` and in answers to REPLICATE.
     pub fn to_value(&self) -> Value {
         match self {
             SuffixHash::Whole(hash) => Value::str(hash),
@@ -84,16 +84,16 @@ pub struct Hashed {
     pub hashed: u64,
 }
 
-/// What of an object goes into the hash that is not a fragment's.
+/// Part of an object that goes into the hash, but for fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     Data,
-    /// Of the newest POST.
+    /// The newest POST.
     Meta,
     Tombstone,
     /// The content type's, where it is newer than the content.
     ContentType,
-    /// Of the fragments that are durable.
+    /// The durable fragments, whichever they are.
     Durable,
 }
 

@@ -1,4 +1,4 @@
-//! What an engine does with a device when nobody asks for an object: opening and recovering it,
+//! An engine's work on a device that no request asks for: opening and recovering it,
 //! and maintenance.
 
 use std::time::Duration;

@@ -201,27 +201,67 @@ fn the_start_shows_no_key_but_the_default_one() {
     assert!(text.contains("a:b") && !text.contains("hidden"), "{text}");
 }
 
+fn servers_of(store: &Store) -> Vec<(ServerConf, ServerSettings)> {
+    let server = |role: Role| {
+        let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
+        let settings = ServerSettings::read(&conf).unwrap();
+        (conf, settings)
+    };
+    Role::ALL.into_iter().map(server).collect()
+}
+
+/// Engines that are not there, and confs that differ about the same devices.
+#[tokio::test]
+async fn contradictions_stop_the_start() {
+    use crate::engines::EngineModules;
+    use crate::services::Services;
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = configured(&options(folder.path())).unwrap();
+    let refused = || {
+        let built = Services::build(&servers_of(&store), EngineModules::all(), false, true);
+        format!("{:#}", built.err().unwrap())
+    };
+    let edit = |name: &str, from: &str, to: &str| {
+        let path = store.layout.etc.join(name);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    };
+    let section = "[storage-policy:0]\n";
+    let module = format!("{section}diskfile_module = egg:mine#fast\n");
+    edit("swift.conf", section, &module);
+    let error = refused();
+    for part in [
+        "swift.conf: [storage-policy:0] diskfile_module = \"egg:mine#fast\"",
+        "egg:swift#replication.fs",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    edit("swift.conf", &module, section);
+    let (yes, no) = ("exclusive_databases = yes", "exclusive_databases = no");
+    edit("container-server.conf", yes, no);
+    let error = refused();
+    for part in [yes, no, "account-server.conf", "container-server.conf"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn all_daemons_run_and_only_once() {
+    use crate::engines::EngineModules;
     use crate::role::DaemonKind;
     use crate::services::Services;
 
     let folder = tempfile::tempdir().unwrap();
     let store = configured(&options(folder.path())).unwrap();
-    let mut servers: Vec<_> = Role::ALL
-        .into_iter()
-        .map(|role| {
-            let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
-            let settings = ServerSettings::read(&conf).unwrap();
-            (conf, settings)
-        })
-        .collect();
+    let mut servers = servers_of(&store);
     // A second container server over the same devices shares the updater of the first.
     let container = servers
         .iter()
         .position(|(conf, _)| conf.role == Role::Container);
     servers.push(servers[container.unwrap()].clone());
-    let services = Services::build(&servers, false, true).unwrap();
+    let services = Services::build(&servers, EngineModules::all(), false, true).unwrap();
     assert_eq!(services.handlers().len(), 5);
     let kinds: Vec<DaemonKind> = services.daemons().iter().map(|d| d.kind).collect();
     // For clusters with fragments, shards, several policies or other clusters.
@@ -238,7 +278,7 @@ async fn all_daemons_run_and_only_once() {
     }
     services.into_storage().close();
     // Under the name of one server, that server alone.
-    let services = Services::build(&servers, false, false).unwrap();
+    let services = Services::build(&servers, EngineModules::all(), false, false).unwrap();
     assert!(services.daemons().is_empty());
     services.into_storage().close();
 }

@@ -54,7 +54,7 @@ const T: [&str; 6] = [
     "4000000005.00000",
 ];
 
-/// What keeps the objects.
+/// The engine of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Files,
@@ -63,7 +63,7 @@ pub(super) enum Kind {
 
 pub(super) struct World {
     root: tempfile::TempDir,
-    /// Where it keeps the objects.
+    /// The engine, where it is in memory.
     memory: Option<MemoryEngine>,
     server: Arc<ObjectServer>,
     backends: Arc<Backends>,

@@ -50,8 +50,9 @@ async fn each_policy_has_its_own() {
     }
     let replicate = async |policy: u32| {
         let of = of(policy);
-        let answer = world.send_to("REPLICATE", "/sda1/7", &[&of], "");
-        cairn_formats::pickle::loads(&answer.await.body).unwrap()
+        let headers = [of.as_str()];
+        let answer = world.send_to("REPLICATE", "/sda1/7", &headers, "").await;
+        cairn_formats::pickle::loads(&answer.body).unwrap()
     };
     assert_ne!(replicate(0).await, replicate(1).await, "of different times");
     let time = format!("x-timestamp: {}", T[3]);
