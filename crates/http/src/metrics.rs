@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-pub use background::{Background, DeviceWork, PassWork};
+pub use background::{Background, DeviceWork, PassWork, StoreFigure};
 
 /// Seconds; from a cached HEAD to a slow upload.
 const BUCKETS: [f64; 14] = [

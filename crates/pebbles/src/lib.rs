@@ -15,6 +15,7 @@ pub mod error;
 pub mod format;
 pub mod hashes;
 pub mod index;
+pub mod inspect;
 pub mod medium;
 pub mod object;
 pub mod place;

@@ -13,7 +13,7 @@ use crate::format::{
     VOLUME_MAX, VolumeHeader,
 };
 use crate::index::Index;
-use crate::medium::{Medium, MediumFile};
+use crate::medium::MediumFile;
 use crate::object::Rules;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
@@ -44,8 +44,9 @@ pub(crate) fn recover(
     volumes: &Volumes,
     index: &Index,
     rules: Rules,
+    is_read_only: bool,
 ) -> Result<(Log, Written, Recovery), PebblesError> {
-    find_volumes(volumes)?;
+    find_volumes(volumes, is_read_only)?;
     let mut report = Recovery::default();
     let found = checkpoint::newest(volumes.medium());
     let (mut position, mut written) = (Position::default(), Written::default());
@@ -74,7 +75,7 @@ pub(crate) fn recover(
     };
     replay.run(volumes, &position)?;
     let log = replay.log(volumes, &position);
-    for volume in log.active.iter().flatten() {
+    for volume in log.active.iter().flatten().filter(|_| !is_read_only) {
         end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
     }
     let report = replay.report;
@@ -83,7 +84,7 @@ pub(crate) fn recover(
 }
 
 /// Opens all files that are volumes, and removes those that were never finished.
-fn find_volumes(volumes: &Volumes) -> Result<(), PebblesError> {
+fn find_volumes(volumes: &Volumes, is_read_only: bool) -> Result<(), PebblesError> {
     let medium = volumes.medium();
     let error = |source| PebblesError::of_io("open volumes", source);
     let mut is_removed = false;
@@ -96,6 +97,7 @@ fn find_volumes(volumes: &Volumes) -> Result<(), PebblesError> {
         let file = medium.open(&name).map_err(error)?;
         match volume_header(&*file).map_err(error)? {
             Some(header) => volumes.insert(Arc::new(Volume::new(slot, header, file))),
+            None if is_read_only => {}
             None => {
                 tracing::info!(name, "a volume that was never finished: removed");
                 medium.remove(&name).map_err(error)?;
@@ -322,9 +324,4 @@ fn settle(volumes: &Volumes, index: &Index) {
             }
         }
     }
-}
-
-/// Whether a medium has volumes.
-pub fn has_volumes(medium: &dyn Medium) -> std::io::Result<bool> {
-    Ok(medium.list()?.iter().any(|name| slot_of(name).is_some()))
 }

@@ -121,21 +121,37 @@ impl Store {
         medium: Arc<dyn Medium>,
         config: Config,
     ) -> Result<(Arc<Store>, Recovery), PebblesError> {
-        let mut config = config;
+        let (store, report) = Self::open_as(medium, config, false)?;
+        store.end_damaged(&report)?;
+        Ok((store, report))
+    }
+
+    /// Opens them to be looked at: it takes no writes, as if one had failed.
+    pub fn open_read_only(
+        medium: Arc<dyn Medium>,
+        config: Config,
+    ) -> Result<(Arc<Store>, Recovery), PebblesError> {
+        Self::open_as(medium, config, true)
+    }
+
+    fn open_as(
+        medium: Arc<dyn Medium>,
+        mut config: Config,
+        is_read_only: bool,
+    ) -> Result<(Arc<Store>, Recovery), PebblesError> {
         let entropy = std::mem::replace(&mut config.entropy, Box::new(|| 0));
         let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
         let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
         let index = Index::new(config.rules);
-        let (log, written, report) = recovery::recover(&volumes, &index, config.rules)?;
+        let (log, written, report) = recovery::recover(&volumes, &index, config.rules, is_read_only)?;
         let store = Arc::new(Store {
             config,
             index,
             volumes,
             log: Mutex::new(log),
-            is_poisoned: AtomicBool::new(false),
+            is_poisoned: AtomicBool::new(is_read_only),
             checkpoints: Mutex::new(written),
         });
-        store.end_damaged(&report)?;
         Ok((store, report))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_disk::engine::{
-    Audit, Audited, Hashed, Inventory, NextUpkeep, Sendable, SuffixHash, Upkeep,
+    Audit, Audited, Figure, Hashed, Inventory, NextUpkeep, Sendable, SuffixHash, Upkeep,
 };
 use cairn_disk::layout::FileEntry;
 use cairn_disk::{
@@ -342,6 +342,35 @@ impl Upkeep for PebblesEngine {
             }
         }
         Ok(next)
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for store in self.inner.stores.statuses() {
+            let status = store.status;
+            let mut add = |name, help, value: f64| {
+                figures.push(Figure {
+                    store: format!("{}/{}", store.device, store.policy.dir("pebbles")),
+                    name,
+                    help,
+                    value,
+                });
+            };
+            let objects = status.objects as f64;
+            add("pebbles_objects", "Objects and tombstones in volumes", objects);
+            let memory = status.memory_bytes as f64;
+            add("pebbles_index_bytes", "Memory of the index", memory);
+            add("pebbles_live_bytes", "Bytes of records that count", status.live_bytes as f64);
+            let written = status.written_bytes as f64;
+            add("pebbles_written_bytes", "Bytes of all records in volumes", written);
+            add("pebbles_volumes", "Volumes", status.volumes as f64);
+            let prepared = status.prepared as f64;
+            add("pebbles_volumes_ready", "Volumes ready to be used", prepared);
+            add("pebbles_waiting", "Writes that wait for the committer", store.waiting as f64);
+            let failed = f64::from(u8::from(status.is_poisoned));
+            add("pebbles_failed", "1: a write failed, and the store takes no more", failed);
+        }
+        figures
     }
 
     fn shutdown(&self) {
