@@ -255,9 +255,16 @@ mod tests {
                 of: 9,
                 seconds_left: None,
             }],
+            figures: vec![StoreFigure {
+                store: "sda/pebbles".into(),
+                name: "pebbles_objects",
+                help: "Objects",
+                value: 9.0,
+            }],
         }));
         let text = metrics.encode();
         for line in [
+            r#"cairn_pebbles_objects{store="sda/pebbles"} 9"#,
             r#"cairn_background_share{device="/srv/node/sda"} 0.5"#,
             r#"cairn_background_operations_total{device="/srv/node/sda"} 7"#,
             r#"cairn_background_wait_seconds_total{device="/srv/node/sda"} 1.5"#,

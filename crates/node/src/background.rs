@@ -20,7 +20,10 @@ pub(crate) fn shown(
             .flat_map(|devices| of_devices(devices))
             .collect(),
         passes: of_passes(&passes),
-        figures: engines.iter().flat_map(|engine| of_engine(&**engine)).collect(),
+        figures: engines
+            .iter()
+            .flat_map(|engine| of_engine(&**engine))
+            .collect(),
     })
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
-use crate::format::Class;
+use crate::format::{Class, FIRST_BATCH};
 use crate::index::Index;
 use crate::medium::{Medium, MediumFile};
 use crate::object::{Entry, EntryKind, is_simple};
@@ -25,11 +25,11 @@ use crate::store::Store;
 use crate::volume::{Volume, Written as VolumeWritten};
 
 mod parse;
+#[cfg(any(test, fuzzing))]
+pub use parse::fuzzing;
 #[cfg(test)]
 use parse::parse_chunk;
 use parse::{Chunk, ParseError};
-#[cfg(any(test, fuzzing))]
-pub use parse::fuzzing;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNCKP");
 const HEADER: usize = 32;
@@ -67,7 +67,8 @@ impl Position {
         let mut volumes = Vec::new();
         for volume in store.volumes.all() {
             let is_same = |of: &Arc<Volume>| of.slot == volume.slot;
-            if log.prepared.iter().any(is_same) {
+            // One that nothing was written to yet is read from its beginning.
+            if volume.used() == FIRST_BATCH || log.prepared.iter().any(is_same) {
                 continue;
             }
             let classes = [Class::Fresh, Class::Kept].into_iter();
@@ -181,7 +182,9 @@ impl Writer {
             }
             self.add(Chunk::SIMPLE, &payload)?;
         }
-        let listed = lists.iter().flat_map(|(hash, list)| list.iter().map(move |e| (*hash, e)));
+        let listed = lists
+            .iter()
+            .flat_map(|(hash, list)| list.iter().map(move |e| (*hash, e)));
         let listed: Vec<_> = listed.collect();
         for entries in listed.chunks(CHUNK_ENTRIES) {
             let mut payload = partition.to_le_bytes().to_vec();
@@ -289,7 +292,10 @@ pub(crate) fn newest(medium: &dyn Medium) -> Option<Found> {
         }
         checked.ok()
     });
-    found.into_iter().flatten().max_by_key(|found| found.written.generation)
+    found
+        .into_iter()
+        .flatten()
+        .max_by_key(|found| found.written.generation)
 }
 
 fn check(file: &Arc<dyn MediumFile>) -> Result<Found, ParseError> {

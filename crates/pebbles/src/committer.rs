@@ -68,8 +68,9 @@ impl Committer {
         let mut waiting = self.queue.waiting.lock();
         let refused = match waiting.is_closed {
             true => Some(PebblesError::Closed),
-            false if waiting.changes.len() >= WAITING_MAX
-                || waiting.bytes + bytes > WAITING_BYTES =>
+            false
+                if waiting.changes.len() >= WAITING_MAX
+                    || waiting.bytes + bytes > WAITING_BYTES =>
             {
                 Some(PebblesError::Busy)
             }

@@ -44,7 +44,9 @@ impl Compaction {
         };
         let shares = sealed.iter().map(|volume| (share(store, volume), volume));
         let lowest = shares.min_by(|(one, _), (other, _)| one.total_cmp(other));
-        let lowest = lowest.filter(|(share, _)| *share < below).map(|(_, volume)| volume);
+        let lowest = lowest
+            .filter(|(share, _)| *share < below)
+            .map(|(_, volume)| volume);
         let source = lowest.or_else(|| holds_back(store, &sealed))?;
         Some(Compaction {
             scanner: Scanner::of_written(source.clone()),
@@ -169,10 +171,12 @@ impl Compaction {
     /// dangling once the volume was used anew.
     fn drop_entry(&self, header: &RecordHeader, place: Place) {
         let store = &self.store;
-        let dropped = store.index.update(header.partition, header.hash, |entries| {
-            let at = entries.iter().position(|entry| entry.place == place)?;
-            Some(entries.remove(at))
-        });
+        let dropped = store
+            .index
+            .update(header.partition, header.hash, |entries| {
+                let at = entries.iter().position(|entry| entry.place == place)?;
+                Some(entries.remove(at))
+            });
         if let Some(entry) = dropped {
             store.live(place, false);
             if let Some(number) = entry.external {
@@ -187,14 +191,19 @@ impl Compaction {
         hash: ObjectHash,
         place: Place,
     ) -> Result<Outcome, PebblesError> {
-        self.store.quarantine(partition, hash, place, "damaged, found by compaction")
+        self.store
+            .quarantine(partition, hash, place, "damaged, found by compaction")
     }
 
     fn finish(&mut self) -> Result<(), PebblesError> {
         if self.source.live() > 0 {
             self.end_left_over()?;
         }
-        assert_eq!(self.source.live(), 0, "a volume is used anew when nothing in it counts");
+        assert_eq!(
+            self.source.live(),
+            0,
+            "a volume is used anew when nothing in it counts"
+        );
         let store = &self.store;
         if store.log().prepared.len() > AHEAD {
             return store.volumes.remove(&self.source);

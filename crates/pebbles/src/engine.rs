@@ -19,8 +19,8 @@ use cairn_disk::{Disk, DiskError, Engine};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
 use crate::hashes::Age;
-pub use stores::{StoreStatus, Stores};
 use stores::Opened;
+pub use stores::{StoreStatus, Stores};
 
 /// Options of the engine, with Swift's names where it has them.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,9 @@ struct Inner {
 impl fmt::Debug for PebblesEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let config = &self.inner.config;
-        f.debug_struct("PebblesEngine").field("config", config).finish()
+        f.debug_struct("PebblesEngine")
+            .field("config", config)
+            .finish()
     }
 }
 
@@ -97,7 +99,9 @@ impl PebblesEngine {
     /// The store of a policy, made where there is none.
     fn store(&self, disk: &Disk, policy: PolicyIndex) -> Result<Arc<Opened>, DiskError> {
         let unique = self.unique_fragments(policy);
-        self.inner.stores.get(disk, policy, unique, &self.inner.config)
+        self.inner
+            .stores
+            .get(disk, policy, unique, &self.inner.config)
     }
 
     /// The store of a policy; `None`: nothing was ever written to it.
@@ -106,6 +110,9 @@ impl PebblesEngine {
         disk: &Disk,
         policy: PolicyIndex,
     ) -> Result<Option<Arc<Opened>>, DiskError> {
+        if let Some(opened) = self.inner.stores.opened(disk.name(), policy) {
+            return Ok(Some(opened));
+        }
         match stores::is_there(disk, policy) {
             true => self.store(disk, policy).map(Some),
             false => Ok(None),

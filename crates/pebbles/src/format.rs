@@ -439,7 +439,8 @@ impl NewRecord {
 
 /// The number that a record of eight bytes of body holds: a content type's ticks, or a horizon.
 pub fn number(body: &[u8]) -> u64 {
-    body.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    body.first_chunk()
+        .map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 #[cfg(any(test, fuzzing))]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cairn_disk::layout::{FragmentChoice, OnDiskFiles};
 use cairn_disk::engine::{Counted, SuffixHash, SuffixHasher};
+use cairn_disk::layout::{FragmentChoice, OnDiskFiles};
 use cairn_types::Timestamp;
 
 use crate::index::{Index, suffix_of};
@@ -32,10 +32,16 @@ pub fn files_of(
     age: Age,
 ) -> Option<(OnDiskFiles, Vec<(String, Entry)>)> {
     let (mut files, named) = rules.choose(entries, choice);
-    if files.tombstone.as_ref().is_some_and(|ts| age.is_over(ts.timestamp)) {
+    if files
+        .tombstone
+        .as_ref()
+        .is_some_and(|ts| age.is_over(ts.timestamp))
+    {
         files.tombstone = None;
     }
-    files.reclaimable.retain(|file| !age.is_over(file.timestamp));
+    files
+        .reclaimable
+        .retain(|file| !age.is_over(file.timestamp));
     let is_there = files.data.is_some()
         || files.tombstone.is_some()
         || !files.reclaimable.is_empty()
@@ -103,7 +109,10 @@ pub fn suffixes(index: &Index, partition: u32) -> Vec<String> {
     let objects = index.objects(partition);
     let mut suffixes: Vec<u16> = objects.iter().map(|(hash, _)| suffix_of(*hash)).collect();
     suffixes.dedup();
-    suffixes.into_iter().map(|suffix| format!("{suffix:03x}")).collect()
+    suffixes
+        .into_iter()
+        .map(|suffix| format!("{suffix:03x}"))
+        .collect()
 }
 
 /// The number of a suffix's three digits.
@@ -111,4 +120,3 @@ pub fn suffix_number(suffix: &str) -> Option<u16> {
     let number = u16::from_str_radix(suffix, 16).ok()?;
     (suffix.len() == 3).then_some(number)
 }
-

@@ -131,7 +131,9 @@ impl Partition {
                 (None, None) => return objects,
             };
             objects.extend(match slot_first {
-                true => slots.next().map(|(key, slot)| (key.hash(), vec![slot.entry()])),
+                true => slots
+                    .next()
+                    .map(|(key, slot)| (key.hash(), vec![slot.entry()])),
                 false => lists.next().map(|(key, list)| (key.hash(), list.to_vec())),
             });
         }

@@ -28,7 +28,10 @@ pub fn open(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(device).map_err(error)? {
         let path = entry.map_err(error)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or("");
         let number = name.strip_prefix("pebbles");
         let is_store = number.is_some_and(|n| n.is_empty() || n.starts_with('-'));
         folders.extend((is_store && path.is_dir()).then_some(path));
@@ -174,4 +177,3 @@ impl MediumFile for ReadOnlyFile {
         Err(refused())
     }
 }
-

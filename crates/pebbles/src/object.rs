@@ -61,7 +61,13 @@ impl Entry {
     }
 
     fn is_durable_fragment(&self) -> bool {
-        matches!(self.kind, EntryKind::Fragment { is_durable: true, .. })
+        matches!(
+            self.kind,
+            EntryKind::Fragment {
+                is_durable: true,
+                ..
+            }
+        )
     }
 
     pub fn is_content(&self) -> bool {
@@ -109,7 +115,10 @@ impl Rules {
         let of = |entry: &Entry| {
             let is_durable = matches!(
                 entry.kind,
-                EntryKind::Fragment { is_durable: true, .. }
+                EntryKind::Fragment {
+                    is_durable: true,
+                    ..
+                }
             ) || durable.contains(&entry.timestamp);
             entry.file(is_durable)
         };
@@ -199,15 +208,15 @@ impl Rules {
         up_to: Timestamp,
         fragment: Option<u16>,
     ) -> Vec<Entry> {
-        let goes = |e: &Entry| {
-            e.timestamp <= up_to && (fragment.is_none() || e.fragment() == fragment)
-        };
+        let goes =
+            |e: &Entry| e.timestamp <= up_to && (fragment.is_none() || e.fragment() == fragment);
         let mut gone: Vec<Entry> = entries.iter().filter(|e| goes(e)).copied().collect();
         entries.retain(|e| !goes(e));
         if fragment.is_some() {
             // A marker goes with the last fragment of its time.
             let has = |kept: &[Entry], time| {
-                kept.iter().any(|e| e.fragment().is_some() && e.timestamp == time)
+                kept.iter()
+                    .any(|e| e.fragment().is_some() && e.timestamp == time)
             };
             let kept = entries.clone();
             let is_over = |e: &Entry| {
@@ -282,8 +291,17 @@ mod tests {
         let (chosen, _) = rules.choose(entries, &FragmentChoice::default());
         let gone: Vec<_> = chosen.obsolete.iter().map(|f| f.name.clone()).collect();
         assert!(gone.is_empty(), "obsolete and kept: {gone:?}");
-        let names = [&chosen.data, &chosen.meta, &chosen.tombstone, &chosen.content_type];
-        names.into_iter().flatten().map(|f| f.name.clone()).collect()
+        let names = [
+            &chosen.data,
+            &chosen.meta,
+            &chosen.tombstone,
+            &chosen.content_type,
+        ];
+        names
+            .into_iter()
+            .flatten()
+            .map(|f| f.name.clone())
+            .collect()
     }
 
     proptest! {
@@ -340,7 +358,13 @@ mod tests {
     #[test]
     fn a_marker_makes_fragments_durable() {
         let fragment = |index, at| {
-            entry(EntryKind::Fragment { index, is_durable: false }, at)
+            entry(
+                EntryKind::Fragment {
+                    index,
+                    is_durable: false,
+                },
+                at,
+            )
         };
         let mut entries = Vec::new();
         for new in [fragment(1, 5), fragment(2, 6), entry(EntryKind::Durable, 5)] {
@@ -361,8 +385,18 @@ mod tests {
             REPLICATED.apply(&mut entries, new);
         }
         let mut some = entries.clone();
-        assert_eq!(REPLICATED.remove(&mut some, Timestamp::from_secs(5), None).len(), 1);
+        assert_eq!(
+            REPLICATED
+                .remove(&mut some, Timestamp::from_secs(5), None)
+                .len(),
+            1
+        );
         assert_eq!(some.len(), 1);
-        assert_eq!(REPLICATED.remove(&mut entries, Timestamp::from_secs(7), None).len(), 2);
+        assert_eq!(
+            REPLICATED
+                .remove(&mut entries, Timestamp::from_secs(7), None)
+                .len(),
+            2
+        );
     }
 }

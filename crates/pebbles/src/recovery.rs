@@ -232,8 +232,9 @@ impl Replay<'_> {
             return self.end(header);
         };
         let rules = self.rules;
-        self.index
-            .update(header.partition, header.hash, |entries| rules.apply(entries, entry));
+        self.index.update(header.partition, header.hash, |entries| {
+            rules.apply(entries, entry)
+        });
     }
 
     fn end(&mut self, header: &RecordHeader) {
@@ -315,7 +316,9 @@ fn settle(volumes: &Volumes, index: &Index) {
     for partition in index.partitions() {
         for (hash, entries) in index.objects(partition) {
             if entries.iter().any(|entry| entry.is_dangling) {
-                index.update(partition, hash, |entries| entries.retain(|e| !e.is_dangling));
+                index.update(partition, hash, |entries| {
+                    entries.retain(|e| !e.is_dangling)
+                });
             }
             for entry in entries.iter().filter(|entry| !entry.is_dangling) {
                 if let Some(volume) = volumes.get(entry.place.slot) {

@@ -14,7 +14,7 @@ use cairn_types::{ObjectHash, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{PebblesError, ReadError};
-use crate::format::{Class, Kind, NewRecord, RecordHeader};
+use crate::format::{Class, FIRST_BATCH, Kind, NewRecord, RecordHeader};
 use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
@@ -64,7 +64,10 @@ pub enum Change {
         reason: Bytes,
     },
     /// A record moved by compaction; nothing where it counts no longer at its source.
-    Copy { source: Place, record: NewRecord },
+    Copy {
+        source: Place,
+        record: NewRecord,
+    },
 }
 
 /// The state that a removal was decided on.
@@ -143,7 +146,8 @@ impl Store {
         let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
         let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
         let index = Index::new(config.rules);
-        let (log, written, report) = recovery::recover(&volumes, &index, config.rules, is_read_only)?;
+        let (log, written, report) =
+            recovery::recover(&volumes, &index, config.rules, is_read_only)?;
         let store = Arc::new(Store {
             config,
             index,
@@ -208,7 +212,9 @@ impl Store {
         let log = self.log();
         let is_sealed = |volume: &Arc<Volume>| {
             let same = |of: &Arc<Volume>| of.slot == volume.slot;
-            !log.active.iter().flatten().any(same) && !log.prepared.iter().any(same)
+            volume.used() > FIRST_BATCH
+                && !log.active.iter().flatten().any(same)
+                && !log.prepared.iter().any(same)
         };
         self.volumes.all().into_iter().filter(is_sealed).collect()
     }

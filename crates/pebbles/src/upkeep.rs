@@ -6,6 +6,7 @@ use crate::checkpoint::Writer;
 use crate::compaction::Compaction;
 use crate::error::PebblesError;
 use crate::store::{AHEAD, Store};
+use crate::volume::Volume;
 
 /// The background work of one store.
 pub struct Upkeep {
@@ -52,6 +53,13 @@ impl Upkeep {
 
     /// Makes a volume ahead; false where there are enough, or there is no room.
     pub fn prepare(&mut self) -> Result<bool, PebblesError> {
+        if let Some(volume) = self.take_unwritten() {
+            // Out of the committer's reach meanwhile.
+            let written = volume.write_ahead();
+            self.store.log().add_prepared(volume);
+            written.map_err(|error| PebblesError::of_io("write volume ahead", error))?;
+            return Ok(true);
+        }
         if self.store.log().prepared.len() >= AHEAD {
             return Ok(false);
         }
@@ -63,6 +71,16 @@ impl Upkeep {
             Err(PebblesError::NoSpace) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// A volume made in haste whose zeros are not written; `None` also where few are ready.
+    fn take_unwritten(&self) -> Option<Arc<Volume>> {
+        let mut log = self.store.log();
+        let at = log
+            .prepared
+            .iter()
+            .rposition(|volume| !volume.is_written())?;
+        (log.prepared.len() >= AHEAD).then(|| log.prepared.remove(at))
     }
 
     fn is_checkpoint_due(&self) -> bool {

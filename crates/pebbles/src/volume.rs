@@ -4,15 +4,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_types::plant::Plant;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::PebblesError;
-use crate::format::{
-    BATCH_MAX, BLOCK, FIRST_BATCH, Kind, RecordHeader, VOLUME_MAX, VolumeHeader,
-};
+use crate::format::{BATCH_MAX, BLOCK, FIRST_BATCH, Kind, RecordHeader, VOLUME_MAX, VolumeHeader};
 use crate::medium::{Medium, MediumFile};
 use crate::place::{Place, SLOTS_MAX};
 
@@ -26,6 +24,8 @@ pub struct Volume {
     pub epoch: u64,
     pub size: u64,
     pub(crate) file: Arc<dyn MediumFile>,
+    /// Its zeros, or earlier content, are on disk: writes change no metadata of the file system.
+    is_written: AtomicBool,
     /// The end of the last batch.
     used: AtomicU64,
     /// Bytes of those records that count.
@@ -52,6 +52,7 @@ impl Volume {
             epoch: header.epoch,
             size: header.size,
             file,
+            is_written: AtomicBool::new(true),
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
@@ -83,6 +84,18 @@ impl Volume {
     /// Whether any batch but the largest has room in it.
     pub(crate) fn has_room(&self) -> bool {
         self.room() >= (BATCH_MAX as u64).min(self.size / 4)
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        self.is_written.load(Ordering::Relaxed)
+    }
+
+    /// Writes the zeros of a volume that nothing is appended to meanwhile.
+    pub(crate) fn write_ahead(&self) -> io::Result<()> {
+        write_zeros(&*self.file, FIRST_BATCH, self.size)?;
+        self.file.sync()?;
+        self.is_written.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     pub(crate) fn set_used(&self, used: u64) {
@@ -207,6 +220,7 @@ impl Volumes {
             }
         };
         let volume = Arc::new(Volume::new(slot, header, file));
+        volume.is_written.store(is_ahead, Ordering::Relaxed);
         self.slots.write().insert(slot, volume.clone());
         Ok(volume)
     }
@@ -218,11 +232,7 @@ impl Volumes {
     ) -> io::Result<(VolumeHeader, Arc<dyn MediumFile>)> {
         let file = self.medium.create(name, self.size)?;
         if is_ahead {
-            let zeros = vec![0; ZEROS.min(self.size as usize)];
-            for at in (0..self.size).step_by(ZEROS) {
-                let len = (self.size - at).min(ZEROS as u64);
-                file.write_at(at, &zeros[..len as usize])?;
-            }
+            write_zeros(&*file, 0, self.size)?;
         }
         file.sync()?;
         let header = self.new_header(self.size);
@@ -263,6 +273,16 @@ impl Volumes {
     }
 }
 
+/// Writes zeros, to be synced.
+fn write_zeros(file: &dyn MediumFile, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; ZEROS.min((to - from) as usize)];
+    for at in (from..to).step_by(ZEROS) {
+        let len = (to - at).min(ZEROS as u64);
+        file.write_at(at, &zeros[..len as usize])?;
+    }
+    Ok(())
+}
+
 fn header_block(header: VolumeHeader) -> Aligned {
     let mut block = Aligned::default();
     block.extend(&header.to_bytes());
@@ -275,7 +295,9 @@ pub(crate) fn file_name(slot: u16) -> String {
 }
 
 pub(crate) fn slot_of(name: &str) -> Option<u16> {
-    let digits = name.strip_prefix("volume-").filter(|digits| digits.len() == 5)?;
+    let digits = name
+        .strip_prefix("volume-")
+        .filter(|digits| digits.len() == 5)?;
     digits.parse().ok()
 }
 

@@ -8,31 +8,37 @@ fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
     (
         any::<[u8; 16]>(),
         (0usize..5, any::<u16>(), any::<bool>(), any::<bool>()),
-        (0..1u64 << 49, any::<u64>(), proptest::option::of(1..1u64 << 49)),
+        (
+            0..1u64 << 49,
+            any::<u64>(),
+            proptest::option::of(1..1u64 << 49),
+        ),
         (any::<u16>(), 0..1u64 << 24, 0..1u32 << 18),
     )
-        .prop_map(|(hash, (kind, index, is_durable, is_external), time, place)| {
-            let kinds = [
-                EntryKind::Data,
-                EntryKind::Fragment { index, is_durable },
-                EntryKind::Meta,
-                EntryKind::Tombstone,
-                EntryKind::Durable,
-            ];
-            let entry = Entry {
-                kind: kinds[kind],
-                timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
-                content_type: time.2.map(Timestamp::from_ticks).filter(|_| !is_external),
-                external: is_external.then_some(12),
-                is_dangling: false,
-                place: Place {
-                    slot: place.0,
-                    offset: place.1 * 64,
-                    len: place.2 * 64,
-                },
-            };
-            (ObjectHash(hash), entry)
-        })
+        .prop_map(
+            |(hash, (kind, index, is_durable, is_external), time, place)| {
+                let kinds = [
+                    EntryKind::Data,
+                    EntryKind::Fragment { index, is_durable },
+                    EntryKind::Meta,
+                    EntryKind::Tombstone,
+                    EntryKind::Durable,
+                ];
+                let entry = Entry {
+                    kind: kinds[kind],
+                    timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
+                    content_type: time.2.map(Timestamp::from_ticks).filter(|_| !is_external),
+                    external: is_external.then_some(12),
+                    is_dangling: false,
+                    place: Place {
+                        slot: place.0,
+                        offset: place.1 * 64,
+                        len: place.2 * 64,
+                    },
+                };
+                (ObjectHash(hash), entry)
+            },
+        )
 }
 
 proptest! {
@@ -71,5 +77,8 @@ fn volumes_round_trip() {
     };
     let mut payload = Vec::new();
     write_volume(&volume, &mut payload);
-    assert_eq!(parse_chunk(Chunk::VOLUMES, &payload), Some(Chunk::Volumes(vec![volume])));
+    assert_eq!(
+        parse_chunk(Chunk::VOLUMES, &payload),
+        Some(Chunk::Volumes(vec![volume]))
+    );
 }

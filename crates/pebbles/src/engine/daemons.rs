@@ -357,18 +357,42 @@ impl Upkeep for PebblesEngine {
                 });
             };
             let objects = status.objects as f64;
-            add("pebbles_objects", "Objects and tombstones in volumes", objects);
+            add(
+                "pebbles_objects",
+                "Objects and tombstones in volumes",
+                objects,
+            );
             let memory = status.memory_bytes as f64;
             add("pebbles_index_bytes", "Memory of the index", memory);
-            add("pebbles_live_bytes", "Bytes of records that count", status.live_bytes as f64);
+            add(
+                "pebbles_live_bytes",
+                "Bytes of records that count",
+                status.live_bytes as f64,
+            );
             let written = status.written_bytes as f64;
-            add("pebbles_written_bytes", "Bytes of all records in volumes", written);
+            add(
+                "pebbles_written_bytes",
+                "Bytes of all records in volumes",
+                written,
+            );
             add("pebbles_volumes", "Volumes", status.volumes as f64);
             let prepared = status.prepared as f64;
-            add("pebbles_volumes_ready", "Volumes ready to be used", prepared);
-            add("pebbles_waiting", "Writes that wait for the committer", store.waiting as f64);
+            add(
+                "pebbles_volumes_ready",
+                "Volumes ready to be used",
+                prepared,
+            );
+            add(
+                "pebbles_waiting",
+                "Writes that wait for the committer",
+                store.waiting as f64,
+            );
             let failed = f64::from(u8::from(status.is_poisoned));
-            add("pebbles_failed", "1: a write failed, and the store takes no more", failed);
+            add(
+                "pebbles_failed",
+                "1: a write failed, and the store takes no more",
+                failed,
+            );
         }
         figures
     }
@@ -380,9 +404,13 @@ impl Upkeep for PebblesEngine {
 
 /// Whether an entry is of a fragment that is not durable.
 pub(super) fn is_undurable(entries: &[Entry], entry: &Entry) -> bool {
-    let is_marked = |other: &Entry| {
-        other.kind == EntryKind::Durable && other.timestamp == entry.timestamp
-    };
-    matches!(entry.kind, EntryKind::Fragment { is_durable: false, .. })
-        && !entries.iter().any(is_marked)
+    let is_marked =
+        |other: &Entry| other.kind == EntryKind::Durable && other.timestamp == entry.timestamp;
+    matches!(
+        entry.kind,
+        EntryKind::Fragment {
+            is_durable: false,
+            ..
+        }
+    ) && !entries.iter().any(is_marked)
 }

@@ -36,7 +36,12 @@ fn state_of(entries: &[Entry]) -> ObjectState {
     entries.sort_by_key(|e| (e.timestamp, e.kind, e.content_type));
     let text: Vec<String> = entries
         .iter()
-        .map(|e| format!("{:?} {} {:?} {:?}", e.kind, e.timestamp, e.content_type, e.external))
+        .map(|e| {
+            format!(
+                "{:?} {} {:?} {:?}",
+                e.kind, e.timestamp, e.content_type, e.external
+            )
+        })
         .collect();
     ObjectState::new(text.join("\n").into_bytes())
 }
@@ -111,7 +116,9 @@ impl PebblesEngine {
         let Some(found) = entries.iter().find(is_it) else {
             return Ok(());
         };
-        let age = super::now(disk).secs().saturating_sub(found.timestamp.secs());
+        let age = super::now(disk)
+            .secs()
+            .saturating_sub(found.timestamp.secs());
         let is_settled = age > self.inner.config.commit_window.as_secs();
         if !one.is_durable && is_undurable(&entries, found) && !is_settled {
             return Ok(());
@@ -121,7 +128,14 @@ impl PebblesEngine {
         let metas = entries.iter().filter(|e| e.kind == EntryKind::Meta);
         let metas_went = metas.map(|e| e.timestamp).all(|time| time == one.meta);
         let change = match is_last && (purge.is_handoff && metas_went) {
-            true => removal(at, one.hash, Kind::Removed, None, Expected::Entries(entries), ""),
+            true => removal(
+                at,
+                one.hash,
+                Kind::Removed,
+                None,
+                Expected::Entries(entries),
+                "",
+            ),
             false => {
                 let expected = Expected::UpTo(one.data);
                 removal(at, one.hash, Kind::Removed, Some(index), expected, "")
@@ -133,7 +147,10 @@ impl PebblesEngine {
 }
 
 fn fragments_of(entries: &[Entry], index: u16) -> usize {
-    entries.iter().filter(|entry| entry.fragment() == Some(index)).count()
+    entries
+        .iter()
+        .filter(|entry| entry.fragment() == Some(index))
+        .count()
 }
 
 impl Handover for PebblesEngine {
@@ -153,7 +170,9 @@ impl Handover for PebblesEngine {
             return Ok(Contents::default());
         };
         let objects = opened.store().index().objects(at.partition).into_iter();
-        Ok(objects.map(|(hash, entries)| (hash, state_of(&entries))).collect())
+        Ok(objects
+            .map(|(hash, entries)| (hash, state_of(&entries)))
+            .collect())
     }
 
     fn remove(
@@ -202,9 +221,8 @@ impl Handover for PebblesEngine {
 
     fn state(&self, disk: &Disk, object: ObjectId) -> Result<ObjectState, DiskError> {
         let opened = self.store_if_there(disk, object.at.policy)?;
-        let entries = opened.map(|opened| {
-            opened.store().index().get(object.at.partition, object.hash)
-        });
+        let entries =
+            opened.map(|opened| opened.store().index().get(object.at.partition, object.hash));
         Ok(state_of(&entries.unwrap_or_default()))
     }
 

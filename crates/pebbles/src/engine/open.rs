@@ -92,10 +92,13 @@ impl PebblesEngine {
             None => u64::from(parts.stored.header.body_len),
             Some(_) => external_size(&parts.info.metadata),
         };
-        let info = parts.info.check(size, options).map_err(|error| match error {
-            InfoError::Expired(info) => DiskError::Expired(info).into(),
-            InfoError::Broken(reason) => Failed::Broken(place, reason),
-        })?;
+        let info = parts
+            .info
+            .check(size, options)
+            .map_err(|error| match error {
+                InfoError::Expired(info) => DiskError::Expired(info).into(),
+                InfoError::Broken(reason) => Failed::Broken(place, reason),
+            })?;
         let content = match parts.data.external {
             _ if options.inline_limit == 0 => Content::None,
             Some(number) => external(opened, object, number, &info, &parts.data)?,
@@ -184,7 +187,10 @@ impl PebblesEngine {
         }
         let mut parts = stored.strip_prefix('/').unwrap_or("").splitn(3, '/');
         let account = parts.next().unwrap_or("");
-        let hash = self.inner.hash_path.hash(account, parts.next(), parts.next());
+        let hash = self
+            .inner
+            .hash_path
+            .hash(account, parts.next(), parts.next());
         match hash == object.hash {
             true => Ok(stored.into()),
             false => Err(broken("a name of another hash")),
@@ -340,7 +346,9 @@ fn external(
 /// A large body's size is that of its file, which is held against this.
 fn external_size(metadata: &Metadata) -> u64 {
     let length = metadata.get_str("Content-Length");
-    length.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    length
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Content known again by where its record is.

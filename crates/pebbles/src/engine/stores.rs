@@ -115,7 +115,11 @@ impl Stores {
 
     /// A store that is open, without waiting for one that is being opened.
     pub(super) fn opened(&self, device: &str, policy: PolicyIndex) -> Option<Arc<Opened>> {
-        let slot = self.open.lock().get(&(device.to_owned(), policy)).cloned()?;
+        let slot = self
+            .open
+            .lock()
+            .get(&(device.to_owned(), policy))
+            .cloned()?;
         let opened = slot.try_lock()?;
         opened.clone()
     }
@@ -367,7 +371,9 @@ fn clear_large(store: &Store, large: &Path) -> io::Result<u64> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
+        let number = name
+            .to_str()
+            .and_then(|name| u64::from_str_radix(name, 16).ok());
         last = last.max(number.unwrap_or(0));
         if number.is_none_or(|number| !named.contains(&number)) {
             std::fs::remove_file(entry.path())?;

@@ -150,12 +150,17 @@ fn an_object_from_put_to_delete() {
     put(&setup.engine, &setup.disk, &key, 1_000_000, b"first");
     put(&setup.engine, &setup.disk, &key, 1_000_002, b"second");
     put(&setup.engine, &setup.disk, &key, 1_000_001, b"too late");
-    let step = setup.engine.write_metadata(&setup.disk, &key, post(1_000_003, Some(1_000_003)));
+    let step = setup
+        .engine
+        .write_metadata(&setup.disk, &key, post(1_000_003, Some(1_000_003)));
     step.unwrap().finish(&setup.disk).unwrap();
     for _ in 0..2 {
         let (info, body) = setup.open(&key).unwrap();
         assert_eq!(body.unwrap(), "second");
-        assert_eq!(info.metadata.get_str("X-Object-Meta-Color"), Some("1000003"));
+        assert_eq!(
+            info.metadata.get_str("X-Object-Meta-Color"),
+            Some("1000003")
+        );
         assert_eq!(info.metadata.get_str("Content-Type"), Some("text/html"));
         assert_eq!(info.metadata.get_str("name"), Some("/a/c/o"));
         assert_eq!(info.data_timestamp, Timestamp::from_secs(1_000_002));
@@ -165,9 +170,15 @@ fn an_object_from_put_to_delete() {
     let step = setup.engine.delete(&setup.disk, &key, deleted, None);
     step.unwrap().finish(&setup.disk).unwrap();
     setup.crash();
-    assert!(matches!(setup.open(&key), Err(DiskError::Deleted { timestamp }) if timestamp == deleted));
-    let sent = setup.engine.open_to_send(&setup.disk, key.id(), 0, FragmentChoice::default());
-    assert!(matches!(sent.unwrap(), Sendable::Tombstone(name, at) if &*name == "/a/c/o" && at == deleted));
+    assert!(
+        matches!(setup.open(&key), Err(DiskError::Deleted { timestamp }) if timestamp == deleted)
+    );
+    let sent = setup
+        .engine
+        .open_to_send(&setup.disk, key.id(), 0, FragmentChoice::default());
+    assert!(
+        matches!(sent.unwrap(), Sendable::Tombstone(name, at) if &*name == "/a/c/o" && at == deleted)
+    );
 }
 
 #[test]
@@ -185,7 +196,9 @@ fn large_bodies_are_files() {
         }
         let md5: [u8; 16] = Md5::digest(&body).into();
         assert_eq!(writer.md5(), Some(md5));
-        let step = writer.commit(metadata(seconds, &body), Durability::AtOnce).unwrap();
+        let step = writer
+            .commit(metadata(seconds, &body), Durability::AtOnce)
+            .unwrap();
         step.finish(&setup.disk).unwrap();
     }
     setup.engine.maintain(&setup.disk).unwrap();
@@ -204,19 +217,43 @@ fn large_bodies_are_files() {
     assert_eq!(files(), 1);
     put(&setup.engine, &setup.disk, &key, 1_000_002, b"small again");
     setup.engine.maintain(&setup.disk).unwrap();
-    assert_eq!((files(), setup.open(&key).unwrap().1.unwrap()), (0, "small again".into()));
+    assert_eq!(
+        (files(), setup.open(&key).unwrap().1.unwrap()),
+        (0, "small again".into())
+    );
 }
 
 #[test]
 fn a_damaged_record_is_quarantined() {
     let mut setup = Setup::new(false);
     let (sound, broken) = (key("sound"), key("broken"));
-    put(&setup.engine, &setup.disk, &sound, 1_000_000, b"a sound body");
-    put(&setup.engine, &setup.disk, &broken, 1_000_000, b"a broken body");
-    put(&setup.engine, &setup.disk, &sound, 1_000_001, b"a sound body");
+    put(
+        &setup.engine,
+        &setup.disk,
+        &sound,
+        1_000_000,
+        b"a sound body",
+    );
+    put(
+        &setup.engine,
+        &setup.disk,
+        &broken,
+        1_000_000,
+        b"a broken body",
+    );
+    put(
+        &setup.engine,
+        &setup.disk,
+        &sound,
+        1_000_001,
+        b"a sound body",
+    );
     setup.engine.shutdown();
     let volumes = std::fs::read_dir(setup.root.path().join("d/pebbles")).unwrap();
-    for volume in volumes.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
+    for volume in volumes
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file())
+    {
         let mut bytes = std::fs::read(&volume).unwrap();
         let at = bytes.windows(13).position(|w| w == b"a broken body");
         if let Some(at) = at {
@@ -225,7 +262,10 @@ fn a_damaged_record_is_quarantined() {
         }
     }
     setup.crash();
-    assert!(matches!(setup.open(&broken), Err(DiskError::Quarantined(_))));
+    assert!(matches!(
+        setup.open(&broken),
+        Err(DiskError::Quarantined(_))
+    ));
     assert!(matches!(setup.open(&broken), Err(DiskError::NotExist)));
     assert_eq!(setup.open(&sound).unwrap().1.unwrap(), "a sound body");
     setup.crash();
@@ -259,7 +299,10 @@ fn fragments_in_two_phases() {
         index: Some(3),
         is_handoff: true,
     };
-    setup.engine.purge(&setup.disk, AT, &purge(Timestamp::from_secs(5))).unwrap();
+    setup
+        .engine
+        .purge(&setup.disk, AT, &purge(Timestamp::from_secs(5)))
+        .unwrap();
     setup.open(&key).unwrap();
     setup.engine.purge(&setup.disk, AT, &purge(at)).unwrap();
     assert!(matches!(setup.open(&key), Err(DiskError::NotExist)));
@@ -346,7 +389,10 @@ fn hashes_and_offers_are_those_of_files() {
             let offers = |engine: &dyn Inventory, disk: &Disk| {
                 engine.offers(disk, AT, suffix, &choice).unwrap()
             };
-            assert_eq!(offers(&setup.engine, &setup.disk), offers(&files, &other_disk));
+            assert_eq!(
+                offers(&setup.engine, &setup.disk),
+                offers(&files, &other_disk)
+            );
         }
     }
 }

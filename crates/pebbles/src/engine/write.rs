@@ -28,11 +28,13 @@ impl PebblesEngine {
         kind: Kind,
         metadata: &Metadata,
     ) -> Result<NewRecord, DiskError> {
-        let timestamp = metadata.timestamp("X-Timestamp").ok_or_else(|| DiskError::Io {
-            action: "write",
-            path: key.name.to_string(),
-            source: std::io::Error::other("no X-Timestamp in the metadata"),
-        })?;
+        let timestamp = metadata
+            .timestamp("X-Timestamp")
+            .ok_or_else(|| DiskError::Io {
+                action: "write",
+                path: key.name.to_string(),
+                source: std::io::Error::other("no X-Timestamp in the metadata"),
+            })?;
         let mut kept = metadata.clone();
         kept.remove(NAME);
         let metadata = match kind {
@@ -69,7 +71,11 @@ impl PebblesEngine {
             return Ok(record);
         };
         let text = metadata.get_str(FRAGMENT_INDEX).unwrap_or("");
-        let index = text.trim().parse().ok().filter(|index: &u16| u32::from(*index) < unique);
+        let index = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|index: &u16| u32::from(*index) < unique);
         record.fragment = Some(index.ok_or_else(|| DiskError::BadFragment {
             name: FRAGMENT_INDEX,
             value: text.to_owned(),
@@ -79,7 +85,12 @@ impl PebblesEngine {
         Ok(record)
     }
 
-    fn write(&self, disk: &Disk, key: &ObjectKey, record: NewRecord) -> Result<Step<()>, DiskError> {
+    fn write(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        record: NewRecord,
+    ) -> Result<Step<()>, DiskError> {
         let opened = self.store(disk, key.policy)?;
         disk.touch(&key.hash);
         Ok(hand(opened, Change::Write(record)))
@@ -191,14 +202,21 @@ impl ObjectEngine for PebblesEngine {
                 false => Err(DiskError::NotExist),
             };
         };
-        let is_marked = |entry: &Entry| {
-            entry.kind == EntryKind::Durable && entry.timestamp == timestamp
-        };
-        let counts = matches!(found.kind, EntryKind::Fragment { is_durable: true, .. });
+        let is_marked =
+            |entry: &Entry| entry.kind == EntryKind::Durable && entry.timestamp == timestamp;
+        let counts = matches!(
+            found.kind,
+            EntryKind::Fragment {
+                is_durable: true,
+                ..
+            }
+        );
         if counts || entries.iter().any(is_marked) {
             return Ok(Step::Done(()));
         }
-        let metadata = [("X-Timestamp", timestamp.internal())].into_iter().collect();
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
         let record = self.record(key, Kind::Durable, &metadata)?;
         Ok(hand(opened, Change::Write(record)))
     }
@@ -223,7 +241,9 @@ impl ObjectEngine for PebblesEngine {
         timestamp: Timestamp,
         _seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError> {
-        let metadata = [("X-Timestamp", timestamp.internal())].into_iter().collect();
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
         let record = self.record(key, Kind::Tombstone, &metadata)?;
         self.write(disk, key, record)
     }
@@ -255,7 +275,9 @@ impl ObjectEngine for PebblesEngine {
             return Ok(false);
         };
         let (partition, hash) = (key.partition, key.hash);
-        let ended = opened.store().quarantine(partition, hash, entry.place, reason);
+        let ended = opened
+            .store()
+            .quarantine(partition, hash, entry.place, reason);
         let outcome = ended.map_err(|error| opened.disk_error(error))?;
         Ok(outcome == Outcome::Written)
     }

@@ -37,7 +37,10 @@ pub fn records(bytes: &[u8], header: &BatchHeader, offset: u64) -> Vec<Found> {
             offset: offset + at as u64,
         };
         let record = RecordHeader::parse(&bytes[at..], binding);
-        let Some(record) = record.ok().filter(|record| at + record.len() <= bytes.len()) else {
+        let Some(record) = record
+            .ok()
+            .filter(|record| at + record.len() <= bytes.len())
+        else {
             if !is_lost {
                 found.push(Found::Lost { at: binding.offset });
                 is_lost = true;

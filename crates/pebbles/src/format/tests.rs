@@ -28,7 +28,14 @@ fn batch(records: &[NewRecord]) -> Vec<u8> {
     for record in records {
         let offset = FIRST_BATCH + bytes.len() as u64;
         let header = record.header().unwrap();
-        record.append(&header, Binding { epoch: EPOCH, offset }, &mut bytes);
+        record.append(
+            &header,
+            Binding {
+                epoch: EPOCH,
+                offset,
+            },
+            &mut bytes,
+        );
     }
     bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
     let header = BatchHeader {
@@ -133,25 +140,27 @@ fn any_record() -> impl Strategy<Value = NewRecord> {
         (any::<bool>(), any::<u64>()),
         (bytes(60), bytes(300), bytes(3000)),
     )
-        .prop_map(|((kind, partition, hash), time, (is_durable, number), parts)| {
-            let kind = Kind::ALL[kind];
-            NewRecord {
-                kind,
-                partition,
-                hash: ObjectHash(hash),
-                timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
-                fragment: time.2,
-                is_durable,
-                is_external: false,
-                name: parts.0,
-                metadata: parts.1,
-                body: match kind {
-                    Kind::Data => parts.2,
-                    Kind::Durable => Bytes::new(),
-                    _ => Bytes::copy_from_slice(&number.to_le_bytes()),
-                },
-            }
-        })
+        .prop_map(
+            |((kind, partition, hash), time, (is_durable, number), parts)| {
+                let kind = Kind::ALL[kind];
+                NewRecord {
+                    kind,
+                    partition,
+                    hash: ObjectHash(hash),
+                    timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
+                    fragment: time.2,
+                    is_durable,
+                    is_external: false,
+                    name: parts.0,
+                    metadata: parts.1,
+                    body: match kind {
+                        Kind::Data => parts.2,
+                        Kind::Durable => Bytes::new(),
+                        _ => Bytes::copy_from_slice(&number.to_le_bytes()),
+                    },
+                }
+            },
+        )
 }
 
 proptest! {

@@ -47,9 +47,16 @@ fn objects_are_in_the_order_of_suffixes() {
     let suffix = hashes[2000].suffix();
     let number = u16::from_str_radix(&suffix, 16).unwrap();
     assert_eq!(suffix_of(hashes[2000]), number);
-    let of_it: Vec<_> = hashes.iter().filter(|h| h.suffix() == suffix).copied().collect();
+    let of_it: Vec<_> = hashes
+        .iter()
+        .filter(|h| h.suffix() == suffix)
+        .copied()
+        .collect();
     let found = index.suffix_objects(3, number);
-    assert_eq!(found.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(), of_it);
+    assert_eq!(
+        found.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(),
+        of_it
+    );
     index.suffix_objects(3, 0xfff);
     for hash in hashes {
         index.update(3, hash, |entries| entries.clear());
@@ -87,9 +94,14 @@ fn memory_of_an_object() {
     let before = resident();
     for number in 0..OBJECTS {
         let hash = any_hash(&mut dice);
-        index.update(number as u32 % 256, hash, |e| RULES.apply(e, data(number, 4096)));
+        index.update(number as u32 % 256, hash, |e| {
+            RULES.apply(e, data(number, 4096))
+        });
     }
     let each = (resident() - before) / OBJECTS;
-    println!("{each} bytes an object, estimated {}", index.size().memory_bytes / OBJECTS);
+    println!(
+        "{each} bytes an object, estimated {}",
+        index.size().memory_bytes / OBJECTS
+    );
     assert!(each <= 60, "{each} bytes");
 }

@@ -7,7 +7,9 @@ use cairn_types::plant::Plant;
 
 use super::{AHEAD, Change, Expected, Log, Outcome, RESERVE, Store, entry_of};
 use crate::error::PebblesError;
-use crate::format::{BATCH_SOFT_MAX, BLOCK, BatchHeader, Binding, Class, Kind, NewRecord, RecordHeader, UNIT};
+use crate::format::{
+    BATCH_SOFT_MAX, BLOCK, BatchHeader, Binding, Class, Kind, NewRecord, RecordHeader, UNIT,
+};
 use crate::object::Entry;
 use crate::place::Place;
 use crate::volume::{Aligned, Volume};
@@ -57,7 +59,12 @@ impl Store {
     }
 
     /// The record that a change needs, if any.
-    fn plan(&self, log: &Log, number: usize, change: Change) -> Result<Option<Planned>, PebblesError> {
+    fn plan(
+        &self,
+        log: &Log,
+        number: usize,
+        change: Change,
+    ) -> Result<Option<Planned>, PebblesError> {
         if self.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
@@ -66,9 +73,8 @@ impl Store {
                 let entries = self.index.get(record.partition, record.hash);
                 let header = record.header().ok_or(PebblesError::TooLarge)?;
                 let would_be = entry_of(&header, &record.body, nowhere());
-                let is_obsolete = would_be.is_some_and(|new| {
-                    self.config.rules.is_obsolete(&entries, &new)
-                });
+                let is_obsolete =
+                    would_be.is_some_and(|new| self.config.rules.is_obsolete(&entries, &new));
                 if is_obsolete {
                     return Ok(None);
                 }
@@ -263,7 +269,9 @@ impl Store {
                 epoch: volume.epoch,
                 offset: place.offset,
             };
-            planned.record.append(&planned.header, binding, bytes.as_vec());
+            planned
+                .record
+                .append(&planned.header, binding, bytes.as_vec());
             places.push(place);
         }
         bytes.pad(BLOCK);
@@ -301,16 +309,18 @@ impl Store {
         let record = &planned.record;
         let rules = self.config.rules;
         let new = planned.entry(place);
-        let gone = self.index.update(record.partition, record.hash, |entries| match new {
-            Some(new) => {
-                self.live(place, true);
-                if planned.source.is_some() && Plant::CompactionOverwrites.is_on() {
-                    return std::mem::replace(entries, vec![new]);
+        let gone = self
+            .index
+            .update(record.partition, record.hash, |entries| match new {
+                Some(new) => {
+                    self.live(place, true);
+                    if planned.source.is_some() && Plant::CompactionOverwrites.is_on() {
+                        return std::mem::replace(entries, vec![new]);
+                    }
+                    rules.apply(entries, new)
                 }
-                rules.apply(entries, new)
-            }
-            None => rules.remove(entries, record.timestamp, record.fragment),
-        });
+                None => rules.remove(entries, record.timestamp, record.fragment),
+            });
         let has_moved = |number: u64| new.is_some_and(|new| new.external == Some(number));
         for entry in gone {
             self.live(entry.place, false);

@@ -21,7 +21,12 @@ pub struct Stored {
 
 impl Store {
     /// A whole record.
-    pub fn read(&self, partition: u32, hash: ObjectHash, place: Place) -> Result<Stored, ReadError> {
+    pub fn read(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+    ) -> Result<Stored, ReadError> {
         let (bytes, volume) = self.volumes.read(place, place.len as usize)?;
         let stored = parse(bytes, &volume, hash, place, true);
         stored.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
@@ -69,7 +74,10 @@ impl Store {
     ) -> ReadError {
         let mut entries = self.index.get(partition, hash).into_iter();
         let is_there = entries.any(|entry| entry.place == place);
-        let is_same = self.volumes.get(place.slot).is_some_and(|now| now.id == volume.id);
+        let is_same = self
+            .volumes
+            .get(place.slot)
+            .is_some_and(|now| now.id == volume.id);
         match is_there && is_same {
             true => ReadError::Damaged(reason),
             false => ReadError::Gone,

@@ -220,7 +220,9 @@ impl SimDisk {
     pub(crate) fn remove_checkpoints(&self) {
         let mut inner = self.0.lock();
         inner.names.retain(|name, _| name.starts_with("volume"));
-        inner.durable_names.retain(|name, _| name.starts_with("volume"));
+        inner
+            .durable_names
+            .retain(|name, _| name.starts_with("volume"));
         inner.renamed.clear();
     }
 
@@ -247,7 +249,11 @@ impl SimDisk {
             let flip = 1 + inner.below(255) as u8;
             for bytes in [true, false] {
                 let file = &mut inner.files[file];
-                let bytes = if bytes { &mut file.now } else { &mut file.durable };
+                let bytes = if bytes {
+                    &mut file.now
+                } else {
+                    &mut file.durable
+                };
                 if let Some(byte) = bytes.get_mut(byte) {
                     *byte ^= flip;
                 }
@@ -278,7 +284,11 @@ impl Medium for SimDisk {
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>> {
         let mut inner = self.0.lock();
         let is_cut = inner.call()?;
-        let used: u64 = inner.names.values().map(|f| inner.files[*f].now.len() as u64).sum();
+        let used: u64 = inner
+            .names
+            .values()
+            .map(|f| inner.files[*f].now.len() as u64)
+            .sum();
         if size > 0 && used + size > inner.capacity {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -321,7 +331,11 @@ impl Medium for SimDisk {
 
     fn space(&self) -> io::Result<Space> {
         let inner = self.0.lock();
-        let used: u64 = inner.names.values().map(|f| inner.files[*f].now.len() as u64).sum();
+        let used: u64 = inner
+            .names
+            .values()
+            .map(|f| inner.files[*f].now.len() as u64)
+            .sum();
         Ok(Space {
             free: inner.capacity.saturating_sub(used),
             total: inner.capacity,
@@ -360,7 +374,10 @@ impl MediumFile for Handle {
             return Err(off());
         }
         let is_batch = offset > 0;
-        match inner.fault.take_if(|fault| is_batch || *fault == Fault::Fails) {
+        match inner
+            .fault
+            .take_if(|fault| is_batch || *fault == Fault::Fails)
+        {
             None => {
                 inner.write_through(file, at, blocks);
                 Ok(())
@@ -418,7 +435,11 @@ impl MediumFile for Handle {
         if inner.call()? {
             return Err(off());
         }
-        if inner.fault.take_if(|fault| *fault == Fault::Fails).is_some() {
+        if inner
+            .fault
+            .take_if(|fault| *fault == Fault::Fails)
+            .is_some()
+        {
             return Err(io::Error::other("a sync that fails"));
         }
         let file = &mut inner.files[self.file];

@@ -48,7 +48,10 @@ fn main() {
             }
         }
     }
-    println!("{seeds} seeds in {:.1} s, {failed} failed", began.elapsed().as_secs_f64());
+    println!(
+        "{seeds} seeds in {:.1} s, {failed} failed",
+        began.elapsed().as_secs_f64()
+    );
     assert_eq!(failed, 0, "seeds failed");
     std::panic::set_hook(Box::new(|_| {}));
     let mut missed = Vec::new();
@@ -60,5 +63,8 @@ fn main() {
             None => missed.push(plant.name()),
         }
     }
-    assert!(missed.is_empty(), "planted bugs that no seed found: {missed:?}");
+    assert!(
+        missed.is_empty(),
+        "planted bugs that no seed found: {missed:?}"
+    );
 }

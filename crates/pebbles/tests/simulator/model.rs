@@ -51,7 +51,9 @@ fn ids(rules: Rules, entries: &[Entry], age: Age) -> Vec<Id> {
         !(can_go && age.is_over(entry.timestamp))
     };
     let counted = entries.iter().filter(counts);
-    let mut ids: Vec<Id> = counted.map(|e| (e.kind, e.timestamp, e.content_type)).collect();
+    let mut ids: Vec<Id> = counted
+        .map(|e| (e.kind, e.timestamp, e.content_type))
+        .collect();
     ids.sort();
     ids
 }
@@ -78,7 +80,12 @@ impl Model {
     }
 
     /// Holds an object against its writes. From then on it is what it is.
-    pub(crate) fn check(&mut self, key: Key, actual: &[Entry], now: Timestamp) -> Result<(), String> {
+    pub(crate) fn check(
+        &mut self,
+        key: Key,
+        actual: &[Entry],
+        now: Timestamp,
+    ) -> Result<(), String> {
         let age = Age {
             now,
             reclaim_age: self.reclaim_age,
@@ -89,7 +96,11 @@ impl Model {
                 false => Err(format!("{actual:?} was never written")),
             };
         };
-        let uncertain = object.writes.iter().filter(|(_, is_certain)| !is_certain).count();
+        let uncertain = object
+            .writes
+            .iter()
+            .filter(|(_, is_certain)| !is_certain)
+            .count();
         let found = ids(self.rules, actual, age);
         let is_possible = |subset: u32| {
             let mut number = 0;

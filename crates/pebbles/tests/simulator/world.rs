@@ -144,7 +144,10 @@ impl World {
                 10 => self.fault()?,
                 _ => self.check_all()?,
             }
-            let is_poisoned = self.store.as_ref().is_none_or(|(store, _)| store.is_poisoned());
+            let is_poisoned = self
+                .store
+                .as_ref()
+                .is_none_or(|(store, _)| store.is_poisoned());
             if self.disk.is_off() || is_poisoned {
                 self.say(|| "power cut".to_owned());
                 self.reopen()?;
@@ -293,7 +296,13 @@ impl World {
         for _ in 0..1 + self.below(5) {
             let (key, change, entry) = self.new_write();
             let write = match (&change, entry) {
-                (Change::Remove { expected: Expected::Entries(entries), .. }, _) => {
+                (
+                    Change::Remove {
+                        expected: Expected::Entries(entries),
+                        ..
+                    },
+                    _,
+                ) => {
                     let latest = entries.iter().map(|e| e.timestamp).max();
                     latest.map(|latest| Write::Remove(latest, None))
                 }
@@ -393,7 +402,10 @@ impl World {
     }
 
     fn is_hit(&self, key: Key) -> bool {
-        self.model.objects.get(&key).is_some_and(|object| object.is_hit)
+        self.model
+            .objects
+            .get(&key)
+            .is_some_and(|object| object.is_hit)
     }
 }
 
