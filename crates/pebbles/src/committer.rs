@@ -7,14 +7,12 @@ use std::thread::JoinHandle;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::PebblesError;
-use crate::format::{Class, NewRecord};
+use crate::format::{BATCH_SOFT_MAX, Class, NewRecord};
 use crate::store::{Change, Reply, Store};
 
 /// Writes that may wait; together with [`WAITING_BYTES`].
 const WAITING_MAX: usize = 4096;
 const WAITING_BYTES: usize = 64 << 20;
-/// Writes taken at once.
-const TAKEN_MAX: usize = 1024;
 
 struct Waiting {
     changes: VecDeque<(Change, Reply, usize)>,
@@ -121,9 +119,16 @@ fn run(store: &Store, queue: &Queue) {
                 }
                 queue.more.wait(&mut waiting);
             }
-            let count = waiting.changes.len().min(TAKEN_MAX);
-            let taken: Vec<_> = waiting.changes.drain(..count).collect();
-            waiting.bytes -= taken.iter().map(|(_, _, bytes)| bytes).sum::<usize>();
+            // A batch: whoever waits for the next one is not waited for.
+            let mut bytes = 0;
+            let mut taken = Vec::new();
+            while bytes < BATCH_SOFT_MAX
+                && let Some(change) = waiting.changes.pop_front()
+            {
+                bytes += change.2;
+                taken.push(change);
+            }
+            waiting.bytes -= bytes;
             taken
         };
         let mut replies = Vec::with_capacity(taken.len());

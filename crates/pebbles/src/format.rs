@@ -162,13 +162,13 @@ pub enum Class {
 /// The header of records that were written, and are durable, together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// Of the volume.
+    /// The volume's.
     pub id: u64,
     pub epoch: u64,
     /// The first record's number in the order of all records of the device; the others follow.
     pub sequence: u64,
     pub count: u32,
-    /// Of the batch with this header and its padding.
+    /// Bytes of the batch with this header and its padding.
     pub len: u32,
     pub class: Class,
 }
@@ -284,7 +284,7 @@ pub struct RecordHeader {
     pub name_len: u16,
     pub metadata_len: u32,
     pub body_len: u32,
-    /// Of name and metadata.
+    /// CRC-32 of name and metadata.
     pub head_crc: u32,
     pub body_crc: u32,
 }

@@ -140,7 +140,7 @@ impl Partition {
     }
 }
 
-/// What the index holds, in numbers.
+/// The index in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
     pub objects: u64,

@@ -11,8 +11,8 @@ use crate::error::PebblesError;
 use crate::format::{Found, VOLUME_MIN};
 use crate::medium::{Folder, Medium, MediumFile, Space};
 use crate::object::{Entry, Rules};
-use crate::recovery::Recovery;
 use crate::scanner::Scanner;
+use crate::store::recovery::Recovery;
 use crate::store::{Config, Store};
 
 /// The store of a policy, opened to be read.

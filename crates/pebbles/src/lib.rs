@@ -7,9 +7,7 @@
 //! Layer 1, beside `disk`, whose rules for which files of an object count it uses. Synchronous; its
 //! threads are its own.
 
-pub mod checkpoint;
 pub mod committer;
-pub mod compaction;
 pub mod engine;
 pub mod error;
 pub mod format;
@@ -19,7 +17,6 @@ pub mod inspect;
 pub mod medium;
 pub mod object;
 pub mod place;
-pub mod recovery;
 mod scanner;
 pub mod store;
 pub mod upkeep;
@@ -28,12 +25,12 @@ pub mod volume;
 pub use committer::Committer;
 pub use engine::{PebblesConfig, PebblesEngine, Stores};
 pub use error::{PebblesError, ReadError};
-pub use recovery::Recovery;
+pub use store::recovery::Recovery;
 pub use store::{Change, Config, Expected, Outcome, Status, Store};
 pub use upkeep::Upkeep;
 
 #[cfg(fuzzing)]
 pub mod fuzzing {
-    pub use crate::checkpoint::fuzzing::chunk;
     pub use crate::format::fuzzing::volume;
+    pub use crate::store::checkpoint::fuzzing::chunk;
 }

@@ -44,6 +44,9 @@ pub trait MediumFile: Send + Sync {
     /// As `read_at`, of what lies in memory, without waiting; an error where it does not.
     fn read_cached(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 
+    /// Sees to it that a range is read from the disk next.
+    fn forget(&self, _offset: u64, _len: u64) {}
+
     /// Writes whole blocks at a block's offset; they are durable when it returns. A failure leaves
     /// any part of them written.
     fn write_durably(&self, offset: u64, blocks: &[u8]) -> io::Result<()>;

@@ -31,7 +31,7 @@ pub enum EntryKind {
 pub struct Entry {
     pub kind: EntryKind,
     pub timestamp: Timestamp,
-    /// Of a POST that says one.
+    /// The time of a POST's content type, where it says one.
     pub content_type: Option<Timestamp>,
     /// The number of the file that has the content.
     pub external: Option<u64>,

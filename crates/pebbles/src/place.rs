@@ -9,7 +9,7 @@ const LEN_BITS: u32 = 18;
 /// Bits that a packed place leaves to others.
 pub(crate) const PLACE_BITS: u32 = 16 + OFFSET_BITS + LEN_BITS;
 
-/// Where a record lies: the volume's file, and in it the record's first byte and length.
+/// A record's location: the volume's file, and in it the record's first byte and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub slot: u16,
@@ -29,7 +29,7 @@ impl Place {
         (u64::from(self.slot) << (OFFSET_BITS + LEN_BITS)) | (offset << LEN_BITS) | len
     }
 
-    /// Of the lower [`PLACE_BITS`] bits.
+    /// The place in the lower [`PLACE_BITS`] bits.
     pub(crate) fn unpack(bits: u64) -> Self {
         let field = |at: u32, bits_of: u32| (bits >> at) & ((1 << bits_of) - 1);
         Place {

@@ -63,7 +63,7 @@ impl Scanner {
         }
     }
 
-    /// Of all that was written to a volume.
+    /// A scanner of all that was written to a volume.
     pub(crate) fn of_written(volume: Arc<Volume>) -> Self {
         Scanner {
             end: volume.used(),

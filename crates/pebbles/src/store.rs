@@ -19,12 +19,15 @@ use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
 use crate::place::Place;
-use crate::recovery::{self, Recovery};
 use crate::volume::{Volume, Volumes};
 
+pub mod checkpoint;
 mod commit;
+pub mod compaction;
 mod read;
+pub mod recovery;
 pub use read::Stored;
+use recovery::Recovery;
 
 /// Volumes kept for deletions and compaction when a device is full.
 pub const RESERVE: usize = 2;
@@ -115,7 +118,7 @@ pub struct Store {
     pub(crate) volumes: Volumes,
     log: Mutex<Log>,
     is_poisoned: AtomicBool,
-    pub(crate) checkpoints: Mutex<crate::checkpoint::Written>,
+    pub(crate) checkpoints: Mutex<checkpoint::Written>,
 }
 
 impl Store {

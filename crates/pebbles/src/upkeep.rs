@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::checkpoint::Writer;
-use crate::compaction::Compaction;
 use crate::error::PebblesError;
+use crate::store::checkpoint::Writer;
+use crate::store::compaction::Compaction;
 use crate::store::{AHEAD, Store};
 use crate::volume::Volume;
 
@@ -86,7 +86,7 @@ impl Upkeep {
     fn is_checkpoint_due(&self) -> bool {
         let written = *self.store.checkpoints.lock();
         let since = self.store.log().appended.saturating_sub(written.appended);
-        // What it costs to write is less than what was written since.
+        // Writing it costs less than was written since.
         since >= self.store.config.checkpoint_bytes.max(2 * written.bytes)
     }
 

@@ -264,13 +264,6 @@ impl Volumes {
         self.slots.write().remove(&volume.slot);
         Ok(())
     }
-
-    /// The bytes at a place, and the volume they are from.
-    pub(crate) fn read(&self, place: Place, len: usize) -> io::Result<(Vec<u8>, Arc<Volume>)> {
-        let volume = self.get(place.slot).ok_or(io::ErrorKind::NotFound)?;
-        let bytes = volume.read(place.offset, len)?;
-        Ok((bytes, volume))
-    }
 }
 
 /// Writes zeros, to be synced.

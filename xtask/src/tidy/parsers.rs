@@ -52,7 +52,7 @@ const PARSERS: [(&str, How); 43] = [
     ("crates/disk/src/metadata.rs", Property),
     ("crates/erasure/src/fragment.rs", Property),
     ("crates/pebbles/src/format.rs", Fuzzed("pebbles")),
-    ("crates/pebbles/src/checkpoint/tests.rs", Property),
+    ("crates/pebbles/src/store/checkpoint/tests.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),
     ("crates/lab/src/workload.rs", Fuzzed("workload")),
     ("crates/advise/src/cell.rs", Property),

@@ -52,7 +52,7 @@ impl PebblesEngine {
         }
     }
 
-    /// What an object offers to another replica.
+    /// An object's offer to another replica.
     fn offer(
         &self,
         disk: &Disk,

@@ -12,6 +12,8 @@ use std::sync::mpsc;
 use cairn_disk::{DeviceError, Disk, DiskError, FallocateReserve, PartitionKey};
 use cairn_types::{PolicyIndex, Timestamp};
 use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::PebblesConfig;
 use crate::committer::Committer;
@@ -344,13 +346,13 @@ impl Opened {
 /// A second process must not append to the same volumes.
 fn lock(path: &Path) -> io::Result<File> {
     let file = File::create(path.join(".lock"))?;
-    match file.try_lock() {
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(io::Error::other(
+        Err(Errno::WOULDBLOCK) => Err(io::Error::other(
             "another process serves these volumes: run the daemons of this policy in the object \
              server's process",
         )),
-        Err(std::fs::TryLockError::Error(error)) => Err(error),
+        Err(errno) => Err(errno.into()),
     }
 }
 

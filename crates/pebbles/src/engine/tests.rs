@@ -188,7 +188,7 @@ fn large_bodies_are_files() {
     let body: Vec<u8> = (0..3_000_000u32).map(|n| (n * n) as u8).collect();
     let large = setup.root.path().join("d/pebbles/large");
     let files = || std::fs::read_dir(&large).map_or(0, Iterator::count);
-    // Of unknown size: it becomes a file on its way.
+    // Its size is unknown: it becomes a file on its way.
     for seconds in [1_000_000, 1_000_001] {
         let mut writer = setup.engine.create(&setup.disk, &key, None, true).unwrap();
         for chunk in body.chunks(700_000) {
@@ -209,7 +209,7 @@ fn large_bodies_are_files() {
     let open = setup.engine.open(&setup.disk, &key, &options).unwrap();
     assert_eq!(open.info.size, body.len() as u64);
     assert!(matches!(open.content, Content::Stored(_)));
-    // What a crash left is removed at the next opening, and nothing else.
+    // A file that a crash left is removed at the next opening, and nothing else.
     std::fs::write(large.join("00000000000000ff"), b"left").unwrap();
     assert_eq!(files(), 2);
     setup.restart();

@@ -163,6 +163,11 @@ impl MediumFile for File {
         Ok(rustix::io::preadv2(&self.file, &mut into, offset, flags)?)
     }
 
+    fn forget(&self, offset: u64, len: u64) {
+        let (len, advice) = (std::num::NonZero::new(len), rustix::fs::Advice::DontNeed);
+        let _ = rustix::fs::fadvise(&self.file, offset, len, advice);
+    }
+
     fn write_durably(&self, offset: u64, blocks: &[u8]) -> io::Result<()> {
         debug_assert!(offset.is_multiple_of(BLOCK as u64) && blocks.len().is_multiple_of(BLOCK));
         if self.is_unsafe {

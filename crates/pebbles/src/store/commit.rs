@@ -22,7 +22,7 @@ struct Planned {
     number: usize,
     record: NewRecord,
     header: RecordHeader,
-    /// Of a copy.
+    /// A copy's origin.
     source: Option<Place>,
 }
 

@@ -27,9 +27,7 @@ impl Store {
         hash: ObjectHash,
         place: Place,
     ) -> Result<Stored, ReadError> {
-        let (bytes, volume) = self.volumes.read(place, place.len as usize)?;
-        let stored = parse(bytes, &volume, hash, place, true);
-        stored.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
+        self.read_part(partition, hash, place, true)
     }
 
     /// Name and metadata of a record.
@@ -39,15 +37,23 @@ impl Store {
         hash: ObjectHash,
         place: Place,
     ) -> Result<Stored, ReadError> {
-        let len = (place.len as usize).min(BLOCK);
-        let (mut bytes, mut volume) = self.volumes.read(place, len)?;
-        let header = header_of(&bytes, &volume, hash, place);
-        if let Ok(header) = header
-            && header.metadata().end > len
-        {
-            (bytes, volume) = self.volumes.read(place, header.metadata().end)?;
+        self.read_part(partition, hash, place, false)
+    }
+
+    fn read_part(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+        is_whole: bool,
+    ) -> Result<Stored, ReadError> {
+        let volume = self.volumes.get(place.slot).ok_or(ReadError::Gone)?;
+        if let Ok(stored) = read_from(&volume, hash, place, is_whole)? {
+            return Ok(stored);
         }
-        let stored = parse(bytes, &volume, hash, place, false);
+        // Writes go past the kernel's cache: what is amiss in that alone is no damage.
+        volume.file.forget(place.offset, place.len.into());
+        let stored = read_from(&volume, hash, place, is_whole)?;
         stored.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
     }
 
@@ -83,6 +89,27 @@ impl Store {
             false => ReadError::Gone,
         }
     }
+}
+
+/// Reads a record, or the head of it, and holds it against its checksums.
+fn read_from(
+    volume: &Volume,
+    hash: ObjectHash,
+    place: Place,
+    is_whole: bool,
+) -> std::io::Result<Result<Stored, String>> {
+    let len = place.len as usize;
+    let first = match is_whole {
+        true => len,
+        false => len.min(BLOCK),
+    };
+    let mut bytes = volume.read(place.offset, first)?;
+    if let Ok(header) = header_of(&bytes, volume, hash, place)
+        && header.metadata().end > first
+    {
+        bytes = volume.read(place.offset, header.metadata().end)?;
+    }
+    Ok(parse(bytes, volume, hash, place, is_whole))
 }
 
 fn header_of(

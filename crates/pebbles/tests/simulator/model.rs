@@ -1,4 +1,4 @@
-//! What was acknowledged of each object, and may therefore not be lost.
+//! The writes that were acknowledged of each object, and may therefore not be lost.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use cairn_types::{ObjectHash, Timestamp};
 
-use crate::checkpoint::{self, Position, Written};
 use crate::error::PebblesError;
 use crate::format::{
     BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
@@ -17,6 +16,7 @@ use crate::medium::MediumFile;
 use crate::object::Rules;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
+use crate::store::checkpoint::{self, Position, Written};
 use crate::store::{Log, entry_of};
 use crate::volume::{Aligned, Volume, Volumes, file_name, slot_of};
 
