@@ -23,6 +23,7 @@ use crate::extents::Span;
 use crate::history;
 use crate::nested::Known;
 use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
+use crate::superseded::Superseded;
 
 /// The part of a container that is the mount's own.
 pub(crate) const SEGMENTS: &str = ".segments";
@@ -118,6 +119,7 @@ pub(crate) struct Committer<S> {
     pub(crate) mount_id: String,
     sequence: AtomicU64,
     pub(crate) known: Known,
+    pub(crate) superseded: Superseded,
     /// Sizes of objects of zeros that are on the store.
     zeros: Mutex<HashSet<u64>>,
     is_ending: watch::Sender<bool>,
@@ -131,7 +133,12 @@ pub(crate) fn random_id() -> String {
 }
 
 impl<S: Store> Committer<S> {
-    pub(crate) fn new(store: Arc<S>, cache: Arc<Cache<S>>, limits: Limits) -> Committer<S> {
+    pub(crate) fn new(
+        store: Arc<S>,
+        cache: Arc<Cache<S>>,
+        limits: Limits,
+        superseded_for: Duration,
+    ) -> Committer<S> {
         Committer {
             store,
             cache,
@@ -139,6 +146,7 @@ impl<S: Store> Committer<S> {
             mount_id: random_id()[..MOUNT_ID_CHARS].to_owned(),
             sequence: AtomicU64::new(0),
             known: Known::default(),
+            superseded: Superseded::new(superseded_for),
             zeros: Mutex::default(),
             is_ending: watch::Sender::new(false),
         }

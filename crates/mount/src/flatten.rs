@@ -102,7 +102,7 @@ impl<S: Store> Committer<S> {
             }
             None => Vec::new(),
         };
-        self.remove(unused).await;
+        self.remove(self.superseded.add(unused)).await;
         outcome
     }
 

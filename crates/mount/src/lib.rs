@@ -23,6 +23,7 @@ mod pieces;
 mod run;
 mod segments;
 mod store;
+mod superseded;
 mod sweep;
 mod time;
 mod vfs;

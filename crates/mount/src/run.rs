@@ -66,6 +66,8 @@ const BLOCK_BYTES: u64 = 256 << 10;
 const FRESH: Duration = Duration::from_secs(1);
 /// A file of many small parts that nobody has written for that long is flattened.
 const QUIET: Duration = Duration::from_secs(2);
+/// For that long a GET of a version that was replaced can go on.
+const SUPERSEDED_FOR: Duration = Duration::from_secs(600);
 /// Threads that read requests of the kernel.
 const KERNEL_THREADS: usize = 2;
 /// After an unmount the last requests of the kernel are waited for.
@@ -147,6 +149,7 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
             block_bytes: BLOCK_BYTES,
             unwritten_bytes: options.unwritten_bytes,
             flatten_after: Some(QUIET),
+            superseded_for: SUPERSEDED_FOR,
         },
     ));
     if !options.is_read_only && !decides {
@@ -201,7 +204,7 @@ pub fn sweep(
     runtime.block_on(async {
         let store = Arc::new(connect(url, timeout, authorities).await?);
         let cache = Arc::new(Cache::new(store.clone(), BLOCK_BYTES, BLOCK_BYTES));
-        let committer = Committer::new(store, cache, Limits::default());
+        let committer = Committer::new(store, cache, Limits::default(), Duration::ZERO);
         let options = SweepOptions {
             grace,
             #[cfg(test)]

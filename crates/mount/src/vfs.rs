@@ -57,6 +57,8 @@ pub(crate) struct VfsOptions {
     pub(crate) unwritten_bytes: u64,
     /// Small parts are flattened when a file was quiet for that long; none: never.
     pub(crate) flatten_after: Option<Duration>,
+    /// Segments of versions that were replaced stay that long.
+    pub(crate) superseded_for: Duration,
 }
 
 /// Attributes as `stat` shows them.
@@ -76,7 +78,7 @@ const PATH_MAX_BYTES: usize = 1024;
 /// Rows of a listing beyond which it is believed longer, by that much for each.
 const FRESH_PER_ROW: Duration = Duration::from_micros(200);
 /// Tries to see a consistent version of a file that others keep writing.
-const LOADS_MAX: u32 = 5;
+const LOADS_MAX: u32 = 50;
 
 pub(crate) struct Vfs<S> {
     store: Arc<S>,
@@ -115,7 +117,12 @@ impl<S: Store> Vfs<S> {
         ));
         let root = Attributes::default_of(Kind::Directory, Time::now(), options.defaults);
         Vfs {
-            committer: Arc::new(Committer::new(store.clone(), cache.clone(), options.limits)),
+            committer: Arc::new(Committer::new(
+                store.clone(),
+                cache.clone(),
+                options.limits,
+                options.superseded_for,
+            )),
             background: Mutex::default(),
             flattening: Mutex::default(),
             pins: tokio::sync::Mutex::default(),
@@ -416,7 +423,8 @@ impl<S: Store> Vfs<S> {
 
     /// Knows where the bytes of a file are; of a large object by its manifest.
     async fn load(&self, node: &Node) -> FsResult<()> {
-        for _ in 0..LOADS_MAX {
+        for lost in 0..LOADS_MAX {
+            commits::pause(lost).await;
             {
                 let state = node.state.lock();
                 if state.is_loaded || state.etag.is_none() {

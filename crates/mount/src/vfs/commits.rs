@@ -25,8 +25,8 @@ use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why,
 const SWAPS_MAX: u32 = 200;
 /// Tries of a commit of which it stays unknown whether it took place.
 const DOUBTS_MAX: u32 = 4;
-/// After that many lost swaps there is a pause before the next, at random so that not all come back
-/// together.
+/// After that many lost swaps, or looks that came too late, there is a pause before the next, at random
+/// so that not all come back together.
 const SWAPS_AT_ONCE: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -46,7 +46,7 @@ struct Written {
     needed: HashSet<Arc<Segment>>,
 }
 
-async fn pause(lost: u32) {
+pub(super) async fn pause(lost: u32) {
     if lost > SWAPS_AT_ONCE {
         let most = (PAUSE * (lost - SWAPS_AT_ONCE)).min(PAUSE_MAX);
         let part = rand::rng().random_range(0.0..1.0);
@@ -83,6 +83,10 @@ impl<S: Store> Vfs<S> {
             let _ = self.await_uploads(node).await;
             let error = match self.try_commit(node, &path).await {
                 Err(FsError::Store(error)) if asks_for_a_look(&error) => error,
+                Err(FsError::Store(error)) if error.why == Why::Full => {
+                    self.remove_segments(self.committer.superseded.take_all());
+                    return Err(error.into());
+                }
                 Err(error) => return Err(error),
                 Ok(()) => {
                     self.flatten_later(node);
@@ -180,7 +184,7 @@ impl<S: Store> Vfs<S> {
         state.changed_here = Some(Instant::now());
         state.fresh_until = Instant::now() + self.options.fresh;
         drop(state);
-        self.remove_segments(unused);
+        self.remove_segments(self.committer.superseded.add(unused));
     }
 
     /// Looks at the store after a commit that failed: it may have taken place, or another version may
@@ -317,6 +321,7 @@ impl<S: Store> Vfs<S> {
             failed += usize::from(!is_done);
             progress(left);
         }
+        self.remove_segments(self.committer.superseded.take_all());
         let background = std::mem::take(&mut *self.background.lock());
         background.join_all().await;
         self.committer.end();

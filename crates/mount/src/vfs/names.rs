@@ -92,8 +92,9 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// A new file. One that is made exclusively is on the store at once, others when they are first
-    /// synced or closed.
+    /// A new file. Where the store decides between mounts it is on the store at once, so that hosts agree
+    /// who makes it and find it before its first close (MPI-IO: one rank makes what the others open).
+    /// One that is truncated is its writer's own: it is stored when it is first synced or closed.
     pub(crate) async fn create(
         &self,
         parent: u64,
@@ -107,21 +108,21 @@ impl<S: Store> Vfs<S> {
         match self.expect_no_file(&path).await {
             Ok(()) => {}
             Err(FsError::Exists) if !is_exclusive => {
-                let attr = self.lookup(parent, name).await?;
-                let handle = self.open(attr.ino, mode).await;
-                if handle.is_err() {
-                    self.forget(attr.ino, 1);
-                }
-                let node = self.node(attr.ino)?;
-                return Ok((Self::attr(&node), handle?.0));
+                return self.open_made(parent, name, mode).await;
             }
             Err(error) => return Err(error),
         }
         let attributes = self.inherited(parent, owner.attributes(Kind::File))?;
-        if is_exclusive && self.store.decides() {
-            // The name is taken now, and not at the close: of several mounts one makes it.
-            let _names = self.namespace.read().await;
-            let attr = self.make(&path, attributes, Bytes::new()).await?;
+        if self.store.decides() && (is_exclusive || !mode.truncates) {
+            let names = self.namespace.read().await;
+            let attr = match self.make(&path, attributes, Bytes::new()).await {
+                Err(FsError::Exists) if !is_exclusive => {
+                    drop(names);
+                    self.tree.lock().present(&path);
+                    return self.open_made(parent, name, mode).await;
+                }
+                made => made?,
+            };
             let node = self.node(attr.ino)?;
             let handle = self.add_handle(&node, mode);
             return Ok((attr, handle));
@@ -137,6 +138,20 @@ impl<S: Store> Vfs<S> {
         };
         self.touch(parent_of(&path));
         let handle = self.add_handle(&node, mode);
+        Ok((Self::attr(&node), handle))
+    }
+
+    /// Opens a file that was there before it could be made.
+    async fn open_made(&self, parent: u64, name: &str, mode: OpenMode) -> FsResult<(Attr, u64)> {
+        let attr = self.lookup(parent, name).await?;
+        let (handle, _) = match self.open(attr.ino, mode).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.forget(attr.ino, 1);
+                return Err(error);
+            }
+        };
+        let node = self.node(attr.ino)?;
         Ok((Self::attr(&node), handle))
     }
 

@@ -11,7 +11,7 @@ use super::Vfs;
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Form, Row, Store, Why, insist};
+use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::Time;
 
 /// Copies and deletions of a directory's rename that are under way at once.
@@ -265,10 +265,12 @@ impl<S: Store> Vfs<S> {
                 Err(error) => return Err(error.into()),
             };
             match self.store.head_newest(new).await {
-                // Copied once more: a store that was killed in the middle of the first copy shows the object,
-                // and no listing may ever do.
                 Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
-                    self.store.copy(name, new, None).await?;
+                    match self.list_again(new, &there).await? {
+                        true => {}
+                        // Another mount was at it.
+                        false => continue,
+                    }
                 }
                 Ok(there) if there.changed > begun => {
                     tracing::warn!(
@@ -289,6 +291,20 @@ impl<S: Store> Vfs<S> {
             }
         }
         Err(FsError::Contended)
+    }
+
+    /// Has the store write an object's row into its listing once more; false where another version is there. A store
+    /// that was killed in the middle of a copy may have the object and no row of it, and the row was all
+    /// that told of the file once its old name is gone. Metadata that stays what it was changes nothing
+    /// else, and nothing of another version.
+    async fn list_again(&self, name: &str, stat: &Stat) -> FsResult<bool> {
+        let expect = Expect::Version(&stat.etag);
+        let post = || self.store.post(name, &stat.headers, expect);
+        match insist(post).await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Marks the segments of all large files among `found` as shared; the marks that are new.

@@ -62,6 +62,7 @@ pub(super) fn mount_with(store: &MemoryStore, limits: Limits) -> Vfs<MemoryStore
         block_bytes: 32,
         unwritten_bytes: 2000,
         flatten_after: None,
+        superseded_for: Duration::ZERO,
     };
     Vfs::new(store.clone(), options)
 }

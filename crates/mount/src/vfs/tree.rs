@@ -307,6 +307,11 @@ impl Tree {
         self.absent.insert(path.to_owned(), until);
     }
 
+    /// Another mount has made a name.
+    pub(crate) fn present(&mut self, path: &str) {
+        self.absent.remove(path);
+    }
+
     pub(crate) fn was_absent(&self, path: &str) -> bool {
         let until = self.absent.get(path);
         until.is_some_and(|until| *until > Instant::now()) && !self.by_path.contains_key(path)

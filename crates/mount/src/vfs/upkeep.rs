@@ -1,5 +1,5 @@
-//! Work that a mount does from time to time: it tells sweeps which files it holds, and
-//! finishes renames that broke off.
+//! Work that a mount does from time to time: it tells sweeps which files it holds, removes segments of
+//! superseded versions, and finishes renames that broke off.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ impl<S: Store> Vfs<S> {
                 tracing::warn!(%error, "a rename that broke off is not finished");
             }
             tokio::time::sleep(INTERVAL).await;
+            self.remove_segments(self.committer.superseded.take_due());
             if let Err(error) = self.pin_held().await {
                 tracing::warn!(%error, "sweeps are not told which files are open here");
             }

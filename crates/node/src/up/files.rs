@@ -59,7 +59,9 @@ const PIPELINE: &[Filter] = &[
     filter("copy", "copy", &[]),
     filter("container-quotas", "container_quotas", &[]),
     filter("account-quotas", "account_quotas", &[]),
-    filter("slo", "slo", &[]),
+    // A large object of many small parts, as a file that many hosts write is at first, would come at one
+    // part a second.
+    filter("slo", "slo", &["rate_limit_segments_per_sec = 1000"]),
     filter("dlo", "dlo", &[]),
     filter(
         "versioned_writes",

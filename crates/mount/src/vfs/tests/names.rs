@@ -117,7 +117,7 @@ async fn new_files_show_before_they_are_stored_and_removed_ones_do_not() {
     let store = MemoryStore::default();
     let vfs = mount(&store);
     vfs.put("b", b"").await.unwrap();
-    let (_, handle) = vfs.create(ROOT, "a", OWNER, WRITE, false).await.unwrap();
+    let (_, handle) = vfs.create(ROOT, "a", OWNER, TRUNCATE, false).await.unwrap();
     assert_eq!(vfs.names("").await, ["a", "b"]);
     assert_eq!(store.names(), ["b"]);
     let again = vfs.create(ROOT, "a", OWNER, WRITE, true).await;

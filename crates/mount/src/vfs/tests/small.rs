@@ -15,6 +15,13 @@ fn host(store: &MemoryStore) -> Vfs<MemoryStore> {
     mount_with(store, limits)
 }
 
+/// A host that keeps superseded segments until it ends.
+fn patient(store: &MemoryStore) -> Vfs<MemoryStore> {
+    let mut options = host(store).options;
+    options.superseded_for = Duration::from_secs(3600);
+    Vfs::new(store.clone(), options)
+}
+
 fn record(place: usize) -> Vec<u8> {
     (0..RECORD).map(|i| (place * 7 + i) as u8).collect()
 }
@@ -159,5 +166,38 @@ async fn a_quiet_file_is_flattened_by_itself() {
         assert!(mount.get("f").await.unwrap() == whole());
         mount.settle().await;
     }
+    assert_eq!(segments(&store), needed(&store, "f").await);
+}
+
+/// A GET of a large object reads its segments one after the other.
+#[tokio::test]
+async fn what_another_client_is_reading_stays_for_a_while() {
+    let store = MemoryStore::default();
+    let vfs = patient(&store);
+    vfs.put("f", &pattern(2000)).await.unwrap();
+    let stat = store.head("f").await.unwrap();
+    let read = store.manifest("f", &stat.etag).await.unwrap().unwrap();
+    vfs.put("f", &pattern(1500)).await.unwrap();
+    let is_there =
+        |part: &crate::store::Part| store.names().contains(&part.segment.name.name.to_string());
+    assert!(read.iter().all(is_there));
+    vfs.settle().await;
+    assert!(!read.iter().any(is_there));
+    assert_eq!(segments(&store), needed(&store, "f").await);
+}
+
+#[tokio::test]
+async fn a_store_without_room_gets_it_from_superseded_versions() {
+    let store = MemoryStore::default();
+    let vfs = patient(&store);
+    vfs.put("f", &pattern(2000)).await.unwrap();
+    let before = segments(&store).len();
+    vfs.put("f", &pattern(1500)).await.unwrap();
+    assert!(segments(&store).len() > before);
+    store.fail(|verb, _| (verb == "PUT").then_some(Why::Full));
+    assert!(vfs.put("f", &pattern(1000)).await.is_err());
+    store.heal();
+    let removals = std::mem::take(&mut *vfs.background.lock());
+    removals.join_all().await;
     assert_eq!(segments(&store), needed(&store, "f").await);
 }

@@ -193,6 +193,30 @@ async fn a_directory_s_rename_that_broke_off_is_finished() {
     }
 }
 
+/// A store that was killed in the middle of a copy may have the object and no row of it.
+#[tokio::test]
+async fn what_was_copied_already_is_listed_again_before_its_old_name_goes() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.mkdir(ROOT, "from", OWNER).await.unwrap();
+    vfs.put("from/a", &pattern(10)).await.unwrap();
+    let is_old = |name: &str| name.starts_with("from");
+    store.fail(move |verb, name| (verb == "DELETE" && is_old(name)).then_some(Why::Unavailable));
+    let renamed = vfs.rename((ROOT, "from"), (ROOT, "to"), false).await;
+    assert!(renamed.is_err());
+    store.heal();
+    drop(vfs);
+    store.take_calls();
+    let other = mount(&store);
+    other.resume_renames(Duration::ZERO).await.unwrap();
+    let calls = store.take_calls();
+    let at = |call: &str| calls.iter().position(|made| made == call);
+    assert!(at("POST to/a").is_some(), "{calls:?}");
+    assert!(at("POST to/a") < at("DELETE from/a"), "{calls:?}");
+    assert!(other.get("to/a").await.unwrap() == pattern(10));
+    assert!(other.ino("from").await.is_err());
+}
+
 #[tokio::test]
 async fn what_was_written_under_the_new_name_meanwhile_stays() {
     let store = MemoryStore::default();

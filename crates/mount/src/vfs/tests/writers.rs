@@ -229,6 +229,59 @@ async fn a_name_is_made_exclusively_by_one_mount() {
 }
 
 #[tokio::test]
+async fn a_file_that_one_mount_makes_is_there_before_it_is_closed() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    let (attr, handle) = one.create(ROOT, "f", OWNER, WRITE, false).await.unwrap();
+    let (other, _) = two.create(ROOT, "f", OWNER, WRITE, false).await.unwrap();
+    assert_eq!(other.attributes.mode, attr.attributes.mode);
+    assert!(two.ino("f").await.is_ok());
+    one.write(handle, 0, pattern(10).into(), false)
+        .await
+        .unwrap();
+    one.close(handle).await.unwrap();
+    assert!(two.get("f").await.unwrap() == pattern(10));
+    // A file made to be truncated is stored once, when it is closed.
+    store.take_calls();
+    let (_, handle) = one.create(ROOT, "g", OWNER, TRUNCATE, false).await.unwrap();
+    one.write(handle, 0, pattern(10).into(), false)
+        .await
+        .unwrap();
+    one.close(handle).await.unwrap();
+    let puts = store
+        .take_calls()
+        .into_iter()
+        .filter(|call| call == "PUT g");
+    assert_eq!(puts.count(), 1);
+}
+
+#[tokio::test]
+async fn mounts_that_make_a_file_together_have_one() {
+    for seed in 0..50 {
+        let store = MemoryStore::default();
+        store.take_turns(seed);
+        let tries = (0..5u64).map(|number| {
+            let vfs = mount(&store);
+            tokio::spawn(async move {
+                let made = vfs.create(ROOT, "f", OWNER, WRITE, false).await;
+                let (_, handle) = made.unwrap();
+                let byte = vec![number as u8 + 1].into();
+                vfs.write(handle, number, byte, false).await.unwrap();
+                vfs.close(handle).await.unwrap();
+            })
+        });
+        for tried in tries.collect::<Vec<_>>() {
+            tried.await.unwrap();
+        }
+        assert_eq!(
+            store.whole("f").unwrap()[..],
+            [1, 2, 3, 4, 5],
+            "seed {seed}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_rename_takes_along_what_is_written_meanwhile() {
     for seed in 0..40 {
         for size in [20, 600] {
