@@ -72,6 +72,11 @@ pub(crate) enum Command {
     ///
     /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
     Init(InitArguments),
+    /// Look at a device's volumes (docs/pebbles.md)
+    ///
+    /// Nothing is written, and a server may be at work on them.
+    #[command(subcommand)]
+    Pebbles(crate::pebbles::PebblesCommand),
     /// Build, inspect and rebalance rings (swift-ring-builder)
     #[command(disable_help_flag = true)]
     Ring {

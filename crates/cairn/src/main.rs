@@ -1,5 +1,5 @@
 //! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn study`, `cairn advise`, `cairn mount`, `cairn ring`,
-//! `cairn init`, `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
+//! `cairn init`, `cairn rekey`, `cairn pebbles`; and under the names of OpenStack Swift's programs, by which it may be called
 //! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
 //! Exit codes: 0 ended as asked; 1 an error, told on standard error, or something remains for
@@ -12,6 +12,7 @@ mod args;
 mod console;
 mod init;
 mod mount;
+mod pebbles;
 mod swift_names;
 
 use std::ffi::OsString;
@@ -55,6 +56,11 @@ fn main() -> ExitCode {
         },
         Command::Mount(arguments) => exit_code(mount::run(arguments)),
         Command::Init(arguments) => init::run(arguments),
+        Command::Pebbles(command) => match pebbles::run(command) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => exit_code(Err(error)),
+        },
         Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
     }
 }

@@ -477,6 +477,12 @@ impl Disk {
         &self.state.config
     }
 
+    /// Notes that an object's bytes were just read or written, and so may be in memory
+    /// ([`Device::read_cached`]).
+    pub fn touch(&self, hash: &ObjectHash) {
+        self.state.touched.mark(hash);
+    }
+
     pub(crate) fn machine(&self) -> Option<&dyn Machine> {
         self.state.config.machine.as_deref()
     }

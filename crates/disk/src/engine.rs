@@ -47,7 +47,7 @@ pub use object::{Durability, ObjectEngine, ObjectWriter, OpenObject, Seen};
 pub use relinking::{Collision, Move, OldNames, Relinked, Relinking};
 pub use rsync::Rsync;
 pub use suffix_hash::{Counted, FragmentHashes, Hashed, SuffixHash, SuffixHasher};
-pub use upkeep::{NextUpkeep, Upkeep};
+pub use upkeep::{Figure, NextUpkeep, Upkeep};
 
 /// All that servers and daemons ask of an engine.
 pub trait Engine:

@@ -88,7 +88,7 @@ impl<F> Around for F where
 }
 
 /// Nothing but the link.
-pub(crate) fn just_link(
+pub fn just_link(
     _: &Disk,
     link: &mut dyn FnMut() -> Result<(), Errno>,
 ) -> Result<Result<(), Errno>, DiskError> {
@@ -190,7 +190,7 @@ impl StagedFile {
     }
 
     /// Content is to go past the page cache; to be called before the first of it is written.
-    pub(crate) fn write_directly(&mut self) {
+    pub fn write_directly(&mut self) {
         self.content.write_directly(&self.disk);
     }
 

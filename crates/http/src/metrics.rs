@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-pub use background::{Background, DeviceWork, PassWork};
+pub use background::{Background, DeviceWork, PassWork, StoreFigure};
 
 /// Buckets of request durations in seconds; from a cached HEAD to a slow upload.
 const DURATION_BUCKETS_SECONDS: [f64; 14] = [
@@ -256,9 +256,16 @@ mod tests {
                 of: 9,
                 seconds_left: None,
             }],
+            figures: vec![StoreFigure {
+                store: "sda/pebbles".into(),
+                name: "pebbles_objects",
+                help: "Objects",
+                value: 9.0,
+            }],
         }));
         let text = metrics.encode();
         for line in [
+            r#"cairn_pebbles_objects{store="sda/pebbles"} 9"#,
             r#"cairn_background_share{device="/srv/node/sda"} 0.5"#,
             r#"cairn_background_operations_total{device="/srv/node/sda"} 7"#,
             r#"cairn_background_wait_seconds_total{device="/srv/node/sda"} 1.5"#,

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_daemons::Progress;
-use cairn_disk::Devices;
-use cairn_http::metrics::{Background, DeviceWork, PassWork};
+use cairn_disk::{Devices, Engine};
+use cairn_http::metrics::{Background, DeviceWork, PassWork, StoreFigure};
 
 /// `passes`: the daemons that count what they do; those of one name (a process may have several
 /// nodes') are told together.
 pub(crate) fn shown(
     devices: Vec<Arc<Devices>>,
     passes: Vec<(&'static str, Arc<Progress>)>,
+    engines: Vec<Arc<dyn Engine>>,
 ) -> Arc<dyn Fn() -> Background + Send + Sync> {
     Arc::new(move || Background {
         devices: devices
@@ -19,6 +20,10 @@ pub(crate) fn shown(
             .flat_map(|devices| of_devices(devices))
             .collect(),
         passes: of_passes(&passes),
+        figures: engines
+            .iter()
+            .flat_map(|engine| of_engine(&**engine))
+            .collect(),
     })
 }
 
@@ -34,6 +39,17 @@ fn of_devices(devices: &Devices) -> Vec<DeviceWork> {
         }
     });
     work.collect()
+}
+
+fn of_engine(engine: &dyn Engine) -> Vec<StoreFigure> {
+    let figures = engine.figures().into_iter();
+    let shown = figures.map(|figure| StoreFigure {
+        store: figure.store,
+        name: figure.name,
+        help: figure.help,
+        value: figure.value,
+    });
+    shown.collect()
 }
 
 fn of_passes(passes: &[(&'static str, Arc<Progress>)]) -> Vec<PassWork> {

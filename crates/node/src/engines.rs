@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use cairn_disk::{Devices, DiskFileEngine, Engine, Engines};
 use cairn_formats::ini::Section;
+use cairn_pebbles::{PebblesConfig, PebblesEngine, Stores};
 use cairn_types::{HashPath, PolicyKind, PolicySet, StoragePolicy};
 
 use crate::backends;
@@ -19,6 +20,8 @@ use crate::cluster::Cluster;
 
 const REPLICATION: &str = "egg:swift#replication.fs";
 const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
+/// Volumes (`docs/pebbles.md`).
+const PEBBLES: &str = "egg:cairn#pebbles";
 
 /// Parts that an engine is made of.
 pub struct EngineParts<'a> {
@@ -91,6 +94,7 @@ impl EngineModules {
         EngineModules(vec![
             module(REPLICATION, Serves::Replication, "diskfile", diskfile),
             module(ERASURE_CODING, Serves::ErasureCoding, "diskfile", diskfile),
+            module(PEBBLES, Serves::Both, "pebbles", pebbles),
         ])
     }
 
@@ -178,6 +182,20 @@ fn module(name: &'static str, serves: Serves, engine: &'static str, make: Make) 
 fn diskfile(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
     let config = backends::diskfile(parts.section)?;
     let engine = DiskFileEngine::new(parts.hash_path.clone(), parts.policies, config);
+    Ok(Arc::new(engine))
+}
+
+fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
+    let defaults = PebblesConfig::default();
+    let section = parts.section;
+    let config = PebblesConfig {
+        reclaim_age: section.seconds_or("reclaim_age", defaults.reclaim_age.as_secs_f64())?,
+        commit_window: section.seconds_or("commit_window", defaults.commit_window.as_secs_f64())?,
+        volume_bytes: section.u64_or("pebbles_volume_bytes", defaults.volume_bytes)?,
+    };
+    let stores = parts.shared.get_or_make(|| Arc::new(Stores::default()));
+    let hash_path = parts.hash_path.clone();
+    let engine = PebblesEngine::new(hash_path, parts.policies, config, stores);
     Ok(Arc::new(engine))
 }
 

@@ -125,7 +125,16 @@ impl Services {
         let passes = self.daemons.iter();
         let passes =
             passes.filter_map(|daemon| Some((daemon.kind.name(), daemon.progress.clone()?)));
-        background::shown(self.storage.all_devices(), passes.collect())
+        let engines = self
+            .storage
+            .maintained()
+            .into_iter()
+            .map(|(_, engine)| engine);
+        background::shown(
+            self.storage.all_devices(),
+            passes.collect(),
+            engines.collect(),
+        )
     }
 
     /// What loads rings that changed, and makes the storage servers of this process local under

@@ -74,9 +74,24 @@ pub enum Plant {
     HearsAnother,
     /// A reader of a shared database is let in while a commit runs.
     ReaderLetInEarly,
+    /// A write to a volume is answered before its batch is on disk.
+    BatchAnsweredEarly,
+    /// A checkpoint of the index says that it covers more of the log than it does.
+    CheckpointAhead,
+    /// Compaction puts an object back that was written anew meanwhile.
+    CompactionOverwrites,
+    /// Compaction drops a tombstone while an older volume still has the object.
+    TombstoneTooSoon,
+    /// A batch that a power cut tore is taken for one that was acknowledged and has rotted.
+    TornTakenForRot,
+    /// A batch that has rotted is taken for the torn end of a log.
+    RotTakenForTorn,
+    /// A volume's file is used anew under its old epoch.
+    EpochReused,
 }
 
 impl Plant {
+    /// Those that the cluster simulator finds.
     pub const ALL: [Plant; 31] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
@@ -109,6 +124,17 @@ impl Plant {
         Plant::AnswersBeforeSync,
         Plant::HearsAnother,
         Plant::ReaderLetInEarly,
+    ];
+
+    /// Those of volumes, which have a simulator of their own (`crates/pebbles/tests`).
+    pub const VOLUMES: [Plant; 7] = [
+        Plant::BatchAnsweredEarly,
+        Plant::CheckpointAhead,
+        Plant::CompactionOverwrites,
+        Plant::TombstoneTooSoon,
+        Plant::TornTakenForRot,
+        Plant::RotTakenForTorn,
+        Plant::EpochReused,
     ];
 
     /// The bug's name on a command line.
@@ -145,6 +171,13 @@ impl Plant {
             Plant::AnswersBeforeSync => "answers-before-sync",
             Plant::HearsAnother => "hears-another",
             Plant::ReaderLetInEarly => "reader-let-in-early",
+            Plant::BatchAnsweredEarly => "batch-answered-early",
+            Plant::CheckpointAhead => "checkpoint-ahead",
+            Plant::CompactionOverwrites => "compaction-overwrites",
+            Plant::TombstoneTooSoon => "tombstone-too-soon",
+            Plant::TornTakenForRot => "torn-taken-for-rot",
+            Plant::RotTakenForTorn => "rot-taken-for-torn",
+            Plant::EpochReused => "epoch-reused",
         }
     }
 

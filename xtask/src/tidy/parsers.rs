@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 41] = [
+const PARSERS: [(&str, How); 43] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -51,6 +51,8 @@ const PARSERS: [(&str, How); 41] = [
     ("crates/mount/src/sweep.rs", Property),
     ("crates/disk/src/metadata.rs", Property),
     ("crates/erasure/src/fragment.rs", Property),
+    ("crates/pebbles/src/format.rs", Fuzzed("pebbles")),
+    ("crates/pebbles/src/store/checkpoint/tests.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),
     ("crates/lab/src/workload.rs", Fuzzed("workload")),
     ("crates/advise/src/cell.rs", Property),

@@ -16,6 +16,17 @@ pub enum NextUpkeep {
     After(Duration),
 }
 
+/// A number of one of an engine's stores, for metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// Device and policy.
+    pub store: String,
+    /// The metric's name and help.
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: f64,
+}
+
 /// An engine's own work on a device.
 pub trait Upkeep {
     /// Removes what interrupted operations have left of a policy long ago. Called at the start of
@@ -38,6 +49,11 @@ pub trait Upkeep {
     /// One bounded step of maintenance on a device, as background work.
     fn maintain(&self, _disk: &Disk) -> Result<NextUpkeep, DiskError> {
         Ok(NextUpkeep::After(Duration::from_secs(60)))
+    }
+
+    /// The stores of this process in numbers.
+    fn figures(&self) -> Vec<Figure> {
+        Vec::new()
     }
 
     /// Finishes what was begun, refuses the rest, and joins the engine's threads. Called when the

@@ -15,6 +15,16 @@ use prometheus_client::registry::Unit;
 pub struct Background {
     pub devices: Vec<DeviceWork>,
     pub passes: Vec<PassWork>,
+    pub figures: Vec<StoreFigure>,
+}
+
+/// A number of one store of an engine.
+#[derive(Clone, Debug)]
+pub struct StoreFigure {
+    pub store: String,
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: f64,
 }
 
 /// Background work on one device.
@@ -51,7 +61,17 @@ impl fmt::Debug for Source {
 
 impl Collector for Source {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Background { devices, passes } = (self.0)();
+        let Background {
+            devices,
+            passes,
+            mut figures,
+        } = (self.0)();
+        figures.sort_by_key(|figure| figure.name);
+        for of_name in figures.chunk_by(|one, other| one.name == other.name) {
+            let rows = of_name.iter().map(|figure| (&*figure.store, figure.value));
+            let (name, help) = (of_name[0].name, of_name[0].help);
+            gauges(&mut encoder, name, help, None, "store", rows)?;
+        }
         let of_devices = |value: fn(&DeviceWork) -> f64| {
             let rows = devices.iter();
             rows.map(move |row| (row.device.as_str(), value(row)))

@@ -1,0 +1,148 @@
+//! The engine: objects of storage policies in the volumes of each device.
+//!
+//! A device has a store for each policy that has this engine, in `pebbles[-N]/`. Bodies of up to a
+//! mebibyte are in records. A larger one is a file, `pebbles[-N]/large/<number>`, that is durable
+//! before the record that names it is written; one that no record names is removed.
+
+mod daemons;
+mod handover;
+mod open;
+mod stores;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_disk::{Disk, DiskError, Engine};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
+
+use crate::hashes::Age;
+use stores::Opened;
+pub use stores::{StoreStatus, Stores};
+
+/// Options of the engine, with Swift's names where it has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PebblesConfig {
+    /// Tombstones older than this go.
+    pub reclaim_age: Duration,
+    /// Fragments that are not durable are not removed sooner than this after their time.
+    pub commit_window: Duration,
+    /// Bytes of a volume; 0: by the size of the file system.
+    pub volume_bytes: u64,
+}
+
+impl Default for PebblesConfig {
+    fn default() -> Self {
+        PebblesConfig {
+            reclaim_age: Duration::from_secs(7 * 24 * 3600),
+            commit_window: Duration::from_secs(60),
+            volume_bytes: 0,
+        }
+    }
+}
+
+/// Objects in volumes. Cheap to clone.
+#[derive(Clone)]
+pub struct PebblesEngine {
+    inner: Arc<Inner>,
+    /// Content that is read whole is held against its ETag, beside its checksum.
+    is_audit: bool,
+}
+
+struct Inner {
+    hash_path: HashPath,
+    /// The policies, and how many different fragments an object of each has.
+    policies: BTreeMap<PolicyIndex, Option<u32>>,
+    config: PebblesConfig,
+    stores: Arc<Stores>,
+}
+
+impl fmt::Debug for PebblesEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.inner.config;
+        f.debug_struct("PebblesEngine")
+            .field("config", config)
+            .finish()
+    }
+}
+
+impl PebblesEngine {
+    /// `stores`: of all engines of a process over the same devices, for a store has one committer.
+    pub fn new(
+        hash_path: HashPath,
+        policies: &PolicySet,
+        config: PebblesConfig,
+        stores: Arc<Stores>,
+    ) -> Self {
+        let unique = |fragments: usize| u32::try_from(fragments).unwrap_or(u32::MAX);
+        let policies = policies.iter().map(|policy| {
+            let fragments = policy.erasure().map(|scheme| unique(scheme.unique()));
+            (policy.index, fragments)
+        });
+        PebblesEngine {
+            inner: Arc::new(Inner {
+                hash_path,
+                policies: policies.collect(),
+                config,
+                stores,
+            }),
+            is_audit: false,
+        }
+    }
+
+    fn unique_fragments(&self, policy: PolicyIndex) -> Option<u32> {
+        self.inner.policies.get(&policy).copied().flatten()
+    }
+
+    /// The store of a policy, made where there is none.
+    fn store(&self, disk: &Disk, policy: PolicyIndex) -> Result<Arc<Opened>, DiskError> {
+        let unique = self.unique_fragments(policy);
+        self.inner
+            .stores
+            .get(disk, policy, unique, &self.inner.config)
+    }
+
+    /// The store of a policy; `None`: nothing was ever written to it.
+    fn store_if_there(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+    ) -> Result<Option<Arc<Opened>>, DiskError> {
+        if let Some(opened) = self.inner.stores.opened(disk.name(), policy) {
+            return Ok(Some(opened));
+        }
+        match stores::is_there(disk, policy) {
+            true => self.store(disk, policy).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    fn age(&self, disk: &Disk) -> Age {
+        Age {
+            now: now(disk),
+            reclaim_age: self.inner.config.reclaim_age,
+        }
+    }
+}
+
+fn now(disk: &Disk) -> Timestamp {
+    Timestamp::from_secs(u64::try_from(disk.now()).unwrap_or(0))
+}
+
+impl Engine for PebblesEngine {
+    fn name(&self) -> &'static str {
+        "pebbles"
+    }
+
+    fn for_audit(&self) -> Arc<dyn Engine> {
+        Arc::new(PebblesEngine {
+            inner: self.inner.clone(),
+            is_audit: true,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,392 @@
+//! Writes: records handed to the committer, which answers when they are durable.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use cairn_disk::engine::Seen;
+use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
+use cairn_disk::staged_file::{Reserve, StagedFile, just_link};
+use cairn_disk::steps::Step;
+use cairn_disk::{
+    Disk, DiskError, Durability, Metadata, ObjectEngine, ObjectKey, ObjectWriter, OpenObject,
+    OpenOptions, Suspect,
+};
+use cairn_types::Timestamp;
+use md5::{Digest, Md5};
+
+use super::PebblesEngine;
+use super::stores::Opened;
+use crate::format::{BODY_MAX, Kind, NewRecord};
+use crate::object::{Entry, EntryKind};
+use crate::store::{Change, Outcome};
+
+impl PebblesEngine {
+    /// A record of an object, without a body.
+    fn record(
+        &self,
+        key: &ObjectKey,
+        kind: Kind,
+        metadata: &Metadata,
+    ) -> Result<NewRecord, DiskError> {
+        let timestamp = metadata
+            .timestamp("X-Timestamp")
+            .ok_or_else(|| DiskError::Io {
+                action: "write",
+                path: key.name.to_string(),
+                source: std::io::Error::other("no X-Timestamp in the metadata"),
+            })?;
+        let mut kept = metadata.clone();
+        kept.remove(NAME);
+        let metadata = match kind {
+            // Its time is in its header.
+            Kind::Tombstone | Kind::Durable => Bytes::new(),
+            _ => kept.to_pickle().into(),
+        };
+        Ok(NewRecord {
+            kind,
+            partition: key.partition,
+            hash: key.hash,
+            timestamp,
+            fragment: None,
+            is_durable: false,
+            is_external: false,
+            name: Bytes::copy_from_slice(key.name.as_bytes()),
+            metadata,
+            body: match kind {
+                Kind::Tombstone => vec![0; 8].into(),
+                _ => Bytes::new(),
+            },
+        })
+    }
+
+    /// A PUT's record, without its body.
+    fn data_record(
+        &self,
+        key: &ObjectKey,
+        metadata: &Metadata,
+        durability: Durability,
+    ) -> Result<NewRecord, DiskError> {
+        let mut record = self.record(key, Kind::Data, metadata)?;
+        let Some(unique) = self.unique_fragments(key.policy) else {
+            return Ok(record);
+        };
+        let text = metadata.get_str(FRAGMENT_INDEX).unwrap_or("");
+        let index = text
+            .trim()
+            .parse()
+            .ok()
+            .filter(|index: &u16| u32::from(*index) < unique);
+        record.fragment = Some(index.ok_or_else(|| DiskError::BadFragment {
+            name: FRAGMENT_INDEX,
+            value: text.to_owned(),
+            last: unique.saturating_sub(1),
+        })?);
+        record.is_durable = durability == Durability::AtOnce;
+        Ok(record)
+    }
+
+    fn write(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        record: NewRecord,
+    ) -> Result<Step<()>, DiskError> {
+        let opened = self.store(disk, key.policy)?;
+        disk.touch(&key.hash);
+        Ok(hand(opened, Change::Write(record)))
+    }
+}
+
+/// A write on its way to the committer.
+fn hand(opened: Arc<Opened>, change: Change) -> Step<()> {
+    Step::handed(move |completion| {
+        let of_reply = opened.clone();
+        let reply = Box::new(move |ended: Result<Outcome, _>| {
+            // Something newer being there is as good.
+            completion.complete(match ended {
+                Ok(_) => Ok(()),
+                Err(error) => Err(of_reply.disk_error(error)),
+            });
+        });
+        opened.committer.submit(change, reply);
+    })
+}
+
+impl ObjectEngine for PebblesEngine {
+    fn open(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Result<OpenObject, DiskError> {
+        let opened = self.open_any(disk, key.id(), Some(&key.name), options);
+        opened.map(|(_, open)| open)
+    }
+
+    fn open_cached(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Option<Result<OpenObject, DiskError>> {
+        self.try_open_cached(disk, key, options)
+    }
+
+    fn create(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        size: Option<u64>,
+        hash: bool,
+    ) -> Result<Box<dyn ObjectWriter>, DiskError> {
+        let opened = self.store(disk, key.policy)?;
+        let mut writer = Writer {
+            engine: self.clone(),
+            opened,
+            disk: disk.clone(),
+            key: key.clone(),
+            size,
+            body: Body::Memory(BytesMut::new()),
+            written: 0,
+            md5: hash.then(Md5::new),
+        };
+        if size.is_some_and(|size| size > BODY_MAX as u64) {
+            writer.begin_file()?;
+        }
+        Ok(Box::new(writer))
+    }
+
+    fn put_small(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError> {
+        if body.len() > BODY_MAX {
+            let mut writer = self.create(disk, key, Some(body.len() as u64), false)?;
+            writer.write(&[body])?;
+            return writer.commit(metadata, durability);
+        }
+        let mut record = self.data_record(key, &metadata, durability)?;
+        record.body = body;
+        self.write(disk, key, record)
+    }
+
+    fn make_durable(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        fragment: u32,
+    ) -> Result<Step<()>, DiskError> {
+        if self.unique_fragments(key.policy).is_none() {
+            return Ok(Step::Done(()));
+        }
+        let opened = self.store(disk, key.policy)?;
+        let entries = opened.store().index().get(key.partition, key.hash);
+        let is_it = |entry: &Entry| {
+            entry.timestamp == timestamp && entry.fragment().map(u32::from) == Some(fragment)
+        };
+        let Some(found) = entries.iter().find(|entry| is_it(entry)) else {
+            let is_over = |entry: &Entry| match entry.kind {
+                EntryKind::Tombstone | EntryKind::Durable => entry.timestamp >= timestamp,
+                EntryKind::Fragment { is_durable, .. } => {
+                    is_durable && entry.timestamp >= timestamp
+                }
+                _ => false,
+            };
+            return match entries.iter().any(is_over) {
+                true => Ok(Step::Done(())),
+                false => Err(DiskError::NotExist),
+            };
+        };
+        let is_marked =
+            |entry: &Entry| entry.kind == EntryKind::Durable && entry.timestamp == timestamp;
+        let counts = matches!(
+            found.kind,
+            EntryKind::Fragment {
+                is_durable: true,
+                ..
+            }
+        );
+        if counts || entries.iter().any(is_marked) {
+            return Ok(Step::Done(()));
+        }
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
+        let record = self.record(key, Kind::Durable, &metadata)?;
+        Ok(hand(opened, Change::Write(record)))
+    }
+
+    fn write_metadata(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        metadata: Metadata,
+    ) -> Result<Step<()>, DiskError> {
+        let mut record = self.record(key, Kind::Meta, &metadata)?;
+        let content_type = metadata.timestamp("Content-Type-Timestamp");
+        let ticks = content_type.map_or(0, Timestamp::ticks);
+        record.body = ticks.to_le_bytes().to_vec().into();
+        self.write(disk, key, record)
+    }
+
+    fn delete(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        _seen: Option<Seen>,
+    ) -> Result<Step<()>, DiskError> {
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
+        let record = self.record(key, Kind::Tombstone, &metadata)?;
+        self.write(disk, key, record)
+    }
+
+    fn quarantine(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        suspect: &Suspect,
+        reason: &str,
+    ) -> Result<bool, DiskError> {
+        let Some(opened) = self.store_if_there(disk, key.policy)? else {
+            return Ok(false);
+        };
+        let entries = opened.store().index().get(key.partition, key.hash);
+        let is_it = |entry: &&Entry| match *suspect {
+            Suspect::At { place, number } => {
+                (u64::from(entry.place.slot), entry.place.offset) == (place, number)
+            }
+            Suspect::Data {
+                timestamp,
+                fragment,
+            } => {
+                let of_entry = entry.fragment().map(u32::from);
+                entry.is_content() && entry.timestamp == timestamp && of_entry == fragment
+            }
+        };
+        let Some(entry) = entries.iter().find(is_it) else {
+            return Ok(false);
+        };
+        let (partition, hash) = (key.partition, key.hash);
+        let ended = opened
+            .store()
+            .quarantine(partition, hash, entry.place, reason);
+        let outcome = ended.map_err(|error| opened.disk_error(error))?;
+        Ok(outcome == Outcome::Written)
+    }
+}
+
+/// The bytes of an upload so far.
+enum Body {
+    Memory(BytesMut),
+    /// It is larger than a record.
+    File(Box<StagedFile>),
+}
+
+/// An upload under way.
+struct Writer {
+    engine: PebblesEngine,
+    opened: Arc<Opened>,
+    disk: Disk,
+    key: ObjectKey,
+    size: Option<u64>,
+    body: Body,
+    written: u64,
+    md5: Option<Md5>,
+}
+
+impl Writer {
+    fn begin_file(&mut self) -> Result<(), DiskError> {
+        let reserve = Reserve::Keep { size: self.size };
+        let dir = Opened::large_dir(self.key.policy);
+        let mut staged = StagedFile::create(&self.disk, &dir, reserve)?;
+        staged.write_directly();
+        if let Body::Memory(so_far) = &mut self.body {
+            staged.write(&[so_far.split().freeze()])?;
+        }
+        self.body = Body::File(Box::new(staged));
+        Ok(())
+    }
+}
+
+impl ObjectWriter for Writer {
+    fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        for chunk in chunks {
+            if let Some(md5) = &mut self.md5 {
+                md5.update(chunk);
+            }
+            self.written += chunk.len() as u64;
+        }
+        if self.written > BODY_MAX as u64 && matches!(self.body, Body::Memory(_)) {
+            self.begin_file()?;
+        }
+        match &mut self.body {
+            Body::Memory(bytes) => {
+                for chunk in chunks {
+                    bytes.extend_from_slice(chunk);
+                }
+                Ok(())
+            }
+            Body::File(staged) => staged.write(chunks),
+        }
+    }
+
+    fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn md5(&mut self) -> Option<[u8; 16]> {
+        self.md5.as_ref().map(|md5| md5.clone().finalize().into())
+    }
+
+    fn commit(
+        self: Box<Self>,
+        metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError> {
+        let mut record = self.engine.data_record(&self.key, &metadata, durability)?;
+        let opened = self.opened;
+        match self.body {
+            Body::Memory(bytes) => {
+                record.body = bytes.freeze();
+                self.disk.touch(&self.key.hash);
+                Ok(hand(opened, Change::Write(record)))
+            }
+            Body::File(mut staged) => {
+                let number = opened.next_number();
+                record.is_external = true;
+                record.body = number.to_le_bytes().to_vec().into();
+                staged.drop_cache_when_synced();
+                let dir = Opened::large_dir(self.key.policy);
+                let name = Opened::large_name(number);
+                let published = staged.publish_steps(&dir, &name, just_link)?;
+                Ok(published.end(move |_| hand_large(opened, record, number)))
+            }
+        }
+    }
+}
+
+/// As [`hand`], of a body whose file is there: it goes where the record is not written.
+fn hand_large(opened: Arc<Opened>, record: NewRecord, number: u64) -> Step<()> {
+    Step::handed(move |completion| {
+        let of_reply = opened.clone();
+        let reply = Box::new(move |ended: Result<Outcome, _>| {
+            if matches!(ended, Ok(Outcome::Obsolete)) {
+                of_reply.discard(number);
+            }
+            // After a failure nobody knows whether the record is on disk: the next opening does.
+            completion.complete(match ended {
+                Ok(_) => Ok(()),
+                Err(error) => Err(of_reply.disk_error(error)),
+            });
+        });
+        opened.committer.submit(Change::Write(record), reply);
+    })
+}

@@ -1,0 +1,46 @@
+//! Errors of a store of volumes.
+
+use std::io;
+
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum PebblesError {
+    #[error("no space left")]
+    NoSpace,
+    /// A write or sync failed: what is on disk is not known until the log was read anew.
+    #[error("a write failed before: volumes take no more until they were opened anew")]
+    Poisoned,
+    #[error("the store was closed")]
+    Closed,
+    #[error("too many writes wait")]
+    Busy,
+    #[error("name, metadata or body is longer than a record holds")]
+    TooLarge,
+    #[error("{action}: {source}")]
+    Io {
+        action: &'static str,
+        source: io::Error,
+    },
+}
+
+impl PebblesError {
+    pub(crate) fn of_io(action: &'static str, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PebblesError::NoSpace,
+            _ => PebblesError::Io { action, source },
+        }
+    }
+}
+
+/// A record could not be read.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// Not there; or moved meanwhile, and it can be looked up again.
+    #[error("no such record")]
+    Gone,
+    #[error("damaged: {0}")]
+    Damaged(String),
+    #[error("read: {0}")]
+    Io(#[from] io::Error),
+}

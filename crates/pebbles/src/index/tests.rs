@@ -1,0 +1,107 @@
+#![allow(clippy::unwrap_used)]
+
+use cairn_types::SplitMix;
+
+use super::*;
+
+const RULES: Rules = Rules {
+    unique_fragments: None,
+};
+
+fn any_hash(dice: &mut SplitMix) -> ObjectHash {
+    let number = (u128::from(dice.number()) << 64) | u128::from(dice.number());
+    ObjectHash(number.to_be_bytes())
+}
+
+fn data(ticks: u64, offset: u64) -> Entry {
+    Entry {
+        kind: EntryKind::Data,
+        timestamp: Timestamp::from_ticks(ticks),
+        content_type: None,
+        external: None,
+        is_dangling: false,
+        place: Place {
+            slot: 1,
+            offset,
+            len: 4416,
+        },
+    }
+}
+
+#[test]
+fn objects_are_in_the_order_of_suffixes() {
+    let index = Index::new(RULES);
+    let mut dice = SplitMix::new(1);
+    let mut hashes: Vec<_> = (0..5000).map(|_| any_hash(&mut dice)).collect();
+    for (number, hash) in hashes.iter().enumerate() {
+        let mut entry = data(number as u64, 4096);
+        if number % 7 == 0 {
+            entry.timestamp = entry.timestamp.with_offset(1);
+        }
+        index.update(3, *hash, |entries| RULES.apply(entries, entry));
+    }
+    hashes.sort_by_key(|hash| (hash.suffix(), *hash));
+    let found: Vec<_> = index.objects(3).into_iter().map(|(hash, _)| hash).collect();
+    assert_eq!(found, hashes);
+    assert_eq!(index.size().objects, 5000);
+    let suffix = hashes[2000].suffix();
+    let number = u16::from_str_radix(&suffix, 16).unwrap();
+    assert_eq!(suffix_of(hashes[2000]), number);
+    let of_it: Vec<_> = hashes
+        .iter()
+        .filter(|h| h.suffix() == suffix)
+        .copied()
+        .collect();
+    let found = index.suffix_objects(3, number);
+    assert_eq!(
+        found.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(),
+        of_it
+    );
+    index.suffix_objects(3, 0xfff);
+    for hash in hashes {
+        index.update(3, hash, |entries| entries.clear());
+    }
+    assert!(index.partitions().is_empty() && index.size().objects == 0);
+}
+
+#[test]
+fn entries_come_back_as_they_were() {
+    let index = Index::new(RULES);
+    let hash = ObjectHash([9; 16]);
+    let mut entry = data(77, 128_000);
+    entry.external = Some(7);
+    index.update(1, hash, |entries| entries.push(entry));
+    assert_eq!(index.get(1, hash), [entry]);
+    entry.kind = EntryKind::Tombstone;
+    entry.external = None;
+    entry.is_dangling = true;
+    index.update(1, hash, |entries| *entries = vec![entry]);
+    assert_eq!(index.get(1, hash), [entry]);
+    assert_eq!(index.get(2, hash), []);
+}
+
+/// A million objects of one record each, put in at random, cost at most 60 bytes each.
+#[test]
+fn memory_of_an_object() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
+    };
+    const OBJECTS: u64 = 1_000_000;
+    let index = Index::new(RULES);
+    let mut dice = SplitMix::new(2);
+    let before = resident();
+    for number in 0..OBJECTS {
+        let hash = any_hash(&mut dice);
+        index.update(number as u32 % 256, hash, |e| {
+            RULES.apply(e, data(number, 4096))
+        });
+    }
+    let each = (resident() - before) / OBJECTS;
+    println!(
+        "{each} bytes an object, estimated {}",
+        index.size().memory_bytes / OBJECTS
+    );
+    assert!(each <= 60, "{each} bytes");
+}

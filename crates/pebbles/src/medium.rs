@@ -1,0 +1,58 @@
+//! The files that volumes and checkpoints are in: a seam, so that the simulator can cut the power
+//! between any two calls, tear writes, lose them and put them elsewhere.
+
+use std::io;
+use std::sync::Arc;
+
+mod files;
+pub use files::Folder;
+
+/// One folder of one file system.
+pub trait Medium: Send + Sync {
+    /// The names in it.
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Opens a file that is there.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn MediumFile>>;
+
+    /// Makes a file of `size` bytes whose blocks are reserved, or empties one that is there. Its
+    /// name is durable after [`Medium::sync_dir`].
+    fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>>;
+
+    /// Durable after [`Medium::sync_dir`].
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    fn sync_dir(&self) -> io::Result<()>;
+
+    /// Bytes free and bytes in all.
+    fn space(&self) -> io::Result<Space>;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// An open file of a medium.
+pub trait MediumFile: Send + Sync {
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads as much as there is at `offset`, up to the whole of `into`.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// As `read_at`, of what lies in memory, without waiting; an error where it does not.
+    fn read_cached(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Sees to it that a range is read from the disk next.
+    fn forget(&self, _offset: u64, _len: u64) {}
+
+    /// Writes whole blocks at a block's offset; they are durable when it returns. A failure leaves
+    /// any part of them written.
+    fn write_durably(&self, offset: u64, blocks: &[u8]) -> io::Result<()>;
+
+    /// Writes what is durable after [`MediumFile::sync`].
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    fn sync(&self) -> io::Result<()>;
+}

@@ -1,0 +1,186 @@
+//! Batches of a volume, one after the other, up to the end of what was written.
+//!
+//! The committer writes a batch only when the one before it is durable. So the last batch alone may
+//! be torn by a power cut; a damaged one with a sound one behind it was acknowledged, and has rotted.
+
+use std::io;
+use std::sync::Arc;
+
+use cairn_types::plant::Plant;
+
+use crate::format::{BATCH_MAX, BLOCK, BatchHeader, Class, FIRST_BATCH, Found, UNIT, records};
+use crate::volume::Volume;
+
+/// How far behind damage a sound batch is looked for.
+const LOOK_AHEAD: u64 = 4 * BATCH_MAX as u64;
+
+pub(crate) struct Scanner {
+    pub(crate) volume: Arc<Volume>,
+    at: u64,
+    /// The next record's number is not below this.
+    sequence: u64,
+    next: Option<Next>,
+    /// No batch begins behind this.
+    end: u64,
+    /// All up to there was acknowledged: nothing is torn.
+    is_end_known: bool,
+}
+
+/// A batch that was seen and not read.
+#[derive(Clone, Copy)]
+struct Next {
+    header: BatchHeader,
+    len: u64,
+}
+
+/// A batch that was read.
+pub(crate) struct Scanned {
+    pub(crate) class: Class,
+    pub(crate) start: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) found: Vec<Found>,
+    /// The number after the last record's.
+    pub(crate) next_sequence: u64,
+}
+
+impl Scanned {
+    /// The bytes of a record in it.
+    pub(crate) fn record(&self, at: u64) -> &[u8] {
+        &self.bytes[(at - self.start) as usize..]
+    }
+}
+
+impl Scanner {
+    /// `at`: a batch's offset, or the end.
+    pub(crate) fn new(volume: Arc<Volume>, at: u64) -> Self {
+        Scanner {
+            end: volume.size,
+            is_end_known: false,
+            volume,
+            at,
+            sequence: 0,
+            next: None,
+        }
+    }
+
+    /// A scanner of all that was written to a volume.
+    pub(crate) fn of_written(volume: Arc<Volume>) -> Self {
+        Scanner {
+            end: volume.used(),
+            is_end_known: true,
+            ..Scanner::new(volume, FIRST_BATCH)
+        }
+    }
+
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The first number of the next batch; `None` at the end.
+    pub(crate) fn peek(&mut self) -> io::Result<Option<u64>> {
+        if self.next.is_none() {
+            self.next = self.look()?;
+        }
+        Ok(self.next.map(|next| next.header.sequence))
+    }
+
+    fn look(&self) -> io::Result<Option<Next>> {
+        if self.at + BLOCK as u64 > self.end {
+            return Ok(None);
+        }
+        let block = self.volume.read(self.at, BLOCK)?;
+        if let Some(header) = self.header_in(&block, self.at) {
+            let len = header.len.into();
+            return Ok(Some(Next { header, len }));
+        }
+        let found = self.look_ahead(self.at + BLOCK as u64)?;
+        let (at, following) = match found {
+            Some(found) => found,
+            None if self.is_end_known => (self.end, self.header_at_end()),
+            None => return Ok(None),
+        };
+        // Its header rotted. The numbers that are missing are those of its records.
+        let len = at - self.at;
+        let missing = following.sequence.saturating_sub(self.sequence);
+        let count = missing.min(len / UNIT as u64);
+        let header = BatchHeader {
+            sequence: following.sequence - count,
+            count: count as u32,
+            len: len as u32,
+            ..following
+        };
+        Ok(Some(Next { header, len }))
+    }
+
+    /// Stands for a batch behind the last one.
+    fn header_at_end(&self) -> BatchHeader {
+        BatchHeader {
+            id: self.volume.id,
+            epoch: self.volume.epoch,
+            sequence: u64::MAX,
+            count: 1,
+            len: BLOCK as u32,
+            class: Class::Kept,
+        }
+    }
+
+    fn header_in(&self, block: &[u8], at: u64) -> Option<BatchHeader> {
+        let header = BatchHeader::parse(block, at).ok()?;
+        let is_of_volume = header.epoch == self.volume.epoch
+            && at + u64::from(header.len) <= self.volume.size
+            && header.sequence >= self.sequence;
+        is_of_volume.then_some(header)
+    }
+
+    /// The first sound batch header from `from` on.
+    fn look_ahead(&self, from: u64) -> io::Result<Option<(u64, BatchHeader)>> {
+        if Plant::RotTakenForTorn.is_on() {
+            return Ok(None);
+        }
+        let end = self.end.min(from.saturating_add(LOOK_AHEAD));
+        let mut at = from;
+        while at + BLOCK as u64 <= end {
+            let len = (end - at).min(BATCH_MAX as u64) as usize / BLOCK * BLOCK;
+            let bytes = self.volume.read(at, len)?;
+            for (number, block) in bytes.chunks(BLOCK).enumerate() {
+                let here = at + (number * BLOCK) as u64;
+                if let Some(header) = self.header_in(block, here) {
+                    return Ok(Some((here, header)));
+                }
+            }
+            at += len as u64;
+        }
+        Ok(None)
+    }
+
+    /// The next batch. One that is torn is not given: the volume ends there.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Scanned>> {
+        if self.peek()?.is_none() {
+            return Ok(None);
+        }
+        let Some(Next { header, len }) = self.next.take() else {
+            return Ok(None);
+        };
+        let bytes = self.volume.read(self.at, len as usize)?;
+        let found = records(&bytes, &header, self.at);
+        let sound = found.iter().filter(|f| matches!(f, Found::Record { .. }));
+        let is_whole = sound.count() == header.count as usize;
+        if !is_whole && !self.is_end_known && !Plant::TornTakenForRot.is_on() {
+            let behind = self.at + len;
+            let is_rot = behind < self.end && self.look_ahead(behind)?.is_some();
+            if !is_rot {
+                return Ok(None);
+            }
+        }
+        let scanned = Scanned {
+            class: header.class,
+            start: self.at,
+            bytes,
+            found,
+            next_sequence: header.sequence.saturating_add(header.count.into()),
+        };
+        self.at += len;
+        self.sequence = scanned.next_sequence;
+        Ok(Some(scanned))
+    }
+}

@@ -1,0 +1,287 @@
+//! A store: the index, the volumes, and the one committer that appends to them.
+//!
+//! Writes come as [`Change`]s, in batches. A batch is decided against the index (what is older than
+//! what is there is not written), appended to the active volume in one durable write, put into the
+//! index and only then answered. A write that fails poisons the store: nothing is written until it
+//! was opened anew.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_types::{ObjectHash, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::error::{PebblesError, ReadError};
+use crate::format::{Class, FIRST_BATCH, Kind, NewRecord, RecordHeader};
+use crate::index::Index;
+use crate::medium::Medium;
+use crate::object::{Entry, EntryKind, Rules};
+use crate::place::Place;
+use crate::volume::{Volume, Volumes};
+
+pub mod checkpoint;
+mod commit;
+pub mod compaction;
+mod read;
+pub mod recovery;
+pub use read::Stored;
+use recovery::Recovery;
+
+/// Volumes kept for deletions and compaction when a device is full.
+pub const RESERVE: usize = 2;
+/// Volumes made ahead: the reserve, and one to be used next.
+pub const AHEAD: usize = RESERVE + 1;
+
+/// How a store works.
+pub struct Config {
+    pub rules: Rules,
+    pub volume_bytes: u64,
+    /// Tombstones are kept for so long.
+    pub reclaim_age: Duration,
+    pub now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Random numbers for epochs.
+    pub entropy: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// Bytes appended from one checkpoint to the next, at least.
+    pub checkpoint_bytes: u64,
+    /// Bytes of a file system, given all of it, that new volumes leave free.
+    pub keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
+    /// Volumes of which less than this share counts are compacted.
+    pub compact_below: f64,
+    /// Called with the number of a file whose content counts no longer.
+    pub external_gone: Box<dyn Fn(u64) + Send + Sync>,
+}
+
+/// A write.
+pub enum Change {
+    Write(NewRecord),
+    /// Ends an object, or a fragment of one, here: it was handed over, or is broken.
+    Remove {
+        kind: Kind,
+        partition: u32,
+        hash: ObjectHash,
+        fragment: Option<u16>,
+        expected: Expected,
+        name: Bytes,
+        reason: Bytes,
+    },
+    /// A record moved by compaction; nothing where it counts no longer at its source.
+    Copy {
+        source: Place,
+        record: NewRecord,
+    },
+}
+
+/// The state that a removal was decided on.
+pub enum Expected {
+    /// All of these and no others.
+    Entries(Vec<Entry>),
+    /// A record at this place.
+    At(Place),
+    /// Anything up to this time.
+    UpTo(Timestamp),
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Written,
+    /// Something newer was there, or the state was not the expected one.
+    Obsolete,
+}
+
+pub type Reply = Box<dyn FnOnce(Result<Outcome, PebblesError>) + Send>;
+
+/// The committer's state.
+pub(crate) struct Log {
+    pub(crate) active: [Option<Arc<Volume>>; 2],
+    /// By id: the first is used next.
+    pub(crate) prepared: Vec<Arc<Volume>>,
+    pub(crate) next_sequence: u64,
+    /// Bytes appended since the store was opened.
+    pub(crate) appended: u64,
+    /// The highest id of a volume that anything was ever appended to.
+    pub(crate) horizon: u64,
+}
+
+impl Log {
+    pub(crate) fn add_prepared(&mut self, volume: Arc<Volume>) {
+        let at = self.prepared.partition_point(|v| v.id < volume.id);
+        self.prepared.insert(at, volume);
+    }
+}
+
+pub struct Store {
+    pub(crate) config: Config,
+    pub(crate) index: Index,
+    pub(crate) volumes: Volumes,
+    log: Mutex<Log>,
+    is_poisoned: AtomicBool,
+    pub(crate) checkpoints: Mutex<checkpoint::Written>,
+}
+
+impl Store {
+    /// Opens the volumes of a folder, and reads what no checkpoint knows.
+    pub fn open(
+        medium: Arc<dyn Medium>,
+        config: Config,
+    ) -> Result<(Arc<Store>, Recovery), PebblesError> {
+        let (store, report) = Self::open_as(medium, config, false)?;
+        store.end_damaged(&report)?;
+        Ok((store, report))
+    }
+
+    /// Opens them to be looked at: it takes no writes, as if one had failed.
+    pub fn open_read_only(
+        medium: Arc<dyn Medium>,
+        config: Config,
+    ) -> Result<(Arc<Store>, Recovery), PebblesError> {
+        Self::open_as(medium, config, true)
+    }
+
+    fn open_as(
+        medium: Arc<dyn Medium>,
+        mut config: Config,
+        is_read_only: bool,
+    ) -> Result<(Arc<Store>, Recovery), PebblesError> {
+        let entropy = std::mem::replace(&mut config.entropy, Box::new(|| 0));
+        let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
+        let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
+        let index = Index::new(config.rules);
+        let (log, written, report) =
+            recovery::recover(&volumes, &index, config.rules, is_read_only)?;
+        let store = Arc::new(Store {
+            config,
+            index,
+            volumes,
+            log: Mutex::new(log),
+            is_poisoned: AtomicBool::new(is_read_only),
+            checkpoints: Mutex::new(written),
+        });
+        Ok((store, report))
+    }
+
+    /// Writes down that records found damaged are gone, so that nothing older comes in their place.
+    fn end_damaged(&self, report: &Recovery) -> Result<(), PebblesError> {
+        for damaged in &report.damaged {
+            let change = Change::Remove {
+                kind: Kind::Quarantined,
+                partition: damaged.partition,
+                hash: damaged.hash,
+                fragment: damaged.fragment,
+                expected: Expected::UpTo(damaged.timestamp),
+                name: Bytes::new(),
+                reason: Bytes::from_static(b"damaged in the log"),
+            };
+            for ended in self.commit(Class::Fresh, vec![change]) {
+                match ended {
+                    // Until there is room, the log says so at every start.
+                    Ok(_) | Err(PebblesError::NoSpace) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub fn rules(&self) -> Rules {
+        self.config.rules
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.is_poisoned.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn poison(&self) {
+        self.is_poisoned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock()
+    }
+
+    /// The volumes, with those that are appended to.
+    pub fn volumes(&self) -> Vec<Arc<Volume>> {
+        self.volumes.all()
+    }
+
+    /// Those that are full: neither appended to nor waiting to be.
+    pub fn sealed(&self) -> Vec<Arc<Volume>> {
+        let log = self.log();
+        let is_sealed = |volume: &Arc<Volume>| {
+            let same = |of: &Arc<Volume>| of.slot == volume.slot;
+            volume.used() > FIRST_BATCH
+                && !log.active.iter().flatten().any(same)
+                && !log.prepared.iter().any(same)
+        };
+        self.volumes.all().into_iter().filter(is_sealed).collect()
+    }
+
+    /// The store in numbers.
+    pub fn status(&self) -> Status {
+        let volumes = self.volumes.all();
+        let size = self.index.size();
+        let sum = |of: fn(&Arc<Volume>) -> u64| volumes.iter().map(of).sum();
+        Status {
+            objects: size.objects,
+            memory_bytes: size.memory_bytes,
+            volumes: volumes.len() as u64,
+            prepared: self.log().prepared.len() as u64,
+            written_bytes: sum(|volume| volume.written().all),
+            live_bytes: sum(|volume| volume.live()),
+            is_poisoned: self.is_poisoned(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// With tombstones.
+    pub objects: u64,
+    pub memory_bytes: u64,
+    pub volumes: u64,
+    /// Made ahead and not used yet.
+    pub prepared: u64,
+    pub written_bytes: u64,
+    pub live_bytes: u64,
+    pub is_poisoned: bool,
+}
+
+/// The entry that a record of the log makes; `None`: it ends others.
+pub(crate) fn entry_of(header: &RecordHeader, body: &[u8], place: Place) -> Option<Entry> {
+    let mut content_type = None;
+    let kind = match (header.kind, header.fragment) {
+        (Kind::Data, None) => EntryKind::Data,
+        (Kind::Data, Some(index)) => EntryKind::Fragment {
+            index,
+            is_durable: header.is_durable,
+        },
+        (Kind::Meta, _) => {
+            let ticks = crate::format::number(body);
+            content_type = (ticks > 0).then(|| Timestamp::from_ticks(ticks));
+            EntryKind::Meta
+        }
+        (Kind::Tombstone, _) => EntryKind::Tombstone,
+        (Kind::Durable, _) => EntryKind::Durable,
+        (Kind::Removed | Kind::Quarantined, _) => return None,
+    };
+    Some(Entry {
+        kind,
+        timestamp: header.timestamp,
+        content_type,
+        external: header.is_external.then(|| crate::format::number(body)),
+        is_dangling: false,
+        place,
+    })
+}
+
+impl From<PebblesError> for ReadError {
+    fn from(error: PebblesError) -> Self {
+        ReadError::Io(std::io::Error::other(error))
+    }
+}

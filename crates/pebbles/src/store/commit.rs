@@ -1,0 +1,350 @@
+//! One batch: decided, written, put into the index, answered.
+
+use std::sync::Arc;
+
+use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
+
+use super::{AHEAD, Change, Expected, Log, Outcome, RESERVE, Store, entry_of};
+use crate::error::PebblesError;
+use crate::format::{
+    BATCH_SOFT_MAX, BLOCK, BatchHeader, Binding, Class, Kind, NewRecord, RecordHeader, UNIT,
+};
+use crate::object::Entry;
+use crate::place::Place;
+use crate::volume::{Aligned, Volume};
+
+type Ended = Result<Outcome, PebblesError>;
+
+/// A record that a batch will have.
+struct Planned {
+    /// The change it is from.
+    number: usize,
+    record: NewRecord,
+    header: RecordHeader,
+    /// A copy's origin.
+    source: Option<Place>,
+}
+
+impl Planned {
+    fn entry(&self, place: Place) -> Option<Entry> {
+        entry_of(&self.header, &self.record.body, place)
+    }
+}
+
+impl Store {
+    /// Carries out changes together; gives how each ended, when it is durable.
+    pub fn commit(&self, class: Class, changes: Vec<Change>) -> Vec<Ended> {
+        let mut ended: Vec<Ended> = changes.iter().map(|_| Ok(Outcome::Obsolete)).collect();
+        let mut log = self.log();
+        let mut rest = changes.into_iter().enumerate().peekable();
+        while rest.peek().is_some() {
+            let mut bytes = 0;
+            let mut batch = Vec::new();
+            while bytes < BATCH_SOFT_MAX
+                && let Some((number, change)) = rest.next()
+            {
+                match self.plan(&log, number, change) {
+                    Ok(Some(planned)) => {
+                        bytes += planned.header.len();
+                        batch.push(planned);
+                    }
+                    Ok(None) => {}
+                    Err(error) => ended[number] = Err(error),
+                }
+            }
+            self.commit_batch(&mut log, class, batch, &mut ended);
+        }
+        ended
+    }
+
+    /// The record that a change needs, if any.
+    fn plan(
+        &self,
+        log: &Log,
+        number: usize,
+        change: Change,
+    ) -> Result<Option<Planned>, PebblesError> {
+        if self.is_poisoned() {
+            return Err(PebblesError::Poisoned);
+        }
+        let (mut record, source) = match change {
+            Change::Write(record) => {
+                let entries = self.index.get(record.partition, record.hash);
+                let header = record.header().ok_or(PebblesError::TooLarge)?;
+                let would_be = entry_of(&header, &record.body, nowhere());
+                let is_obsolete =
+                    would_be.is_some_and(|new| self.config.rules.is_obsolete(&entries, &new));
+                if is_obsolete {
+                    return Ok(None);
+                }
+                (record, None)
+            }
+            Change::Copy { source, record } => {
+                // A record that ends others counts nowhere, and is moved as long as it is needed.
+                let is_live = record.kind.is_removal() || {
+                    let entries = self.index.get(record.partition, record.hash);
+                    entries.iter().any(|entry| entry.place == source)
+                };
+                if !is_live && !Plant::CompactionOverwrites.is_on() {
+                    return Ok(None);
+                }
+                (record, Some(source))
+            }
+            remove @ Change::Remove { .. } => match self.removal(remove) {
+                Some(record) => (record, None),
+                None => return Ok(None),
+            },
+        };
+        let has_horizon = record.kind == Kind::Tombstone || record.kind.is_removal();
+        if has_horizon && source.is_none() {
+            record.body = log.horizon.to_le_bytes().to_vec().into();
+        }
+        Ok(Some(Planned {
+            number,
+            header: record.header().ok_or(PebblesError::TooLarge)?,
+            record,
+            source,
+        }))
+    }
+
+    /// The record of a removal; `None`: the object is not as expected.
+    fn removal(&self, change: Change) -> Option<NewRecord> {
+        let Change::Remove {
+            kind,
+            partition,
+            hash,
+            fragment,
+            expected,
+            name,
+            reason,
+        } = change
+        else {
+            return None;
+        };
+        let entries = self.index.get(partition, hash);
+        let latest = || {
+            let goes = |e: &&Entry| fragment.is_none() || e.fragment() == fragment;
+            entries.iter().filter(goes).map(|e| e.timestamp).max()
+        };
+        let timestamp: Timestamp = match expected {
+            Expected::Entries(expected) => {
+                let is_there = |e: &Entry| expected.iter().any(|of| of.is_same(e));
+                let is_it = expected.len() == entries.len() && entries.iter().all(is_there);
+                is_it.then(latest)??
+            }
+            Expected::At(place) => {
+                let at = entries.iter().find(|entry| entry.place == place)?;
+                match fragment {
+                    Some(_) => at.timestamp,
+                    None => latest()?,
+                }
+            }
+            Expected::UpTo(time) => time,
+        };
+        Some(NewRecord {
+            kind,
+            partition,
+            hash,
+            timestamp,
+            fragment,
+            is_durable: false,
+            is_external: false,
+            name,
+            metadata: reason,
+            body: vec![0; 8].into(),
+        })
+    }
+
+    fn commit_batch(
+        &self,
+        log: &mut Log,
+        class: Class,
+        mut batch: Vec<Planned>,
+        ended: &mut [Ended],
+    ) {
+        if self.is_tight(log) {
+            batch.retain(|planned| {
+                let is_refused = planned.source.is_none()
+                    && matches!(planned.record.kind, Kind::Data | Kind::Meta);
+                if is_refused {
+                    ended[planned.number] = Err(PebblesError::NoSpace);
+                }
+                !is_refused
+            });
+        }
+        if batch.is_empty() {
+            return;
+        }
+        match self.write_batch(log, class, &batch) {
+            Ok(places) => {
+                for (planned, place) in batch.iter().zip(places) {
+                    self.apply(planned, place);
+                    ended[planned.number] = Ok(Outcome::Written);
+                }
+            }
+            Err(error) => {
+                let is_full = matches!(error, PebblesError::NoSpace);
+                for planned in &batch {
+                    ended[planned.number] = Err(match is_full {
+                        true => PebblesError::NoSpace,
+                        false => PebblesError::Poisoned,
+                    });
+                }
+                if !is_full {
+                    tracing::error!(%error, "a batch was not written: the store takes no more");
+                    self.poison();
+                }
+            }
+        }
+    }
+
+    /// Whether the device is so full that only deletions and compaction go on.
+    fn is_tight(&self, log: &mut Log) -> bool {
+        while log.prepared.len() < RESERVE {
+            match self.volumes.make(false) {
+                Ok(volume) => log.add_prepared(volume),
+                Err(PebblesError::NoSpace) => return true,
+                Err(error) => {
+                    tracing::error!(%error, "no new volume");
+                    return true;
+                }
+            }
+        }
+        // Nothing is active, or full: uploads need a volume beyond the reserve.
+        let fresh = log.active[Class::Fresh as usize].as_ref();
+        let has_room = fresh.is_some_and(|volume| volume.has_room());
+        if has_room || log.prepared.len() >= AHEAD {
+            return false;
+        }
+        match self.volumes.make(false) {
+            Ok(volume) => log.add_prepared(volume),
+            Err(_) => return true,
+        }
+        false
+    }
+
+    /// The volume that takes the next batch of a class.
+    fn active(&self, log: &mut Log, class: Class, len: u64) -> Result<Arc<Volume>, PebblesError> {
+        if let Some(volume) = &log.active[class as usize]
+            && volume.room() >= len
+        {
+            return Ok(volume.clone());
+        }
+        if log.prepared.is_empty() {
+            let volume = self.volumes.make(false)?;
+            log.add_prepared(volume);
+        }
+        let volume = log.prepared.remove(0);
+        if volume.room() < len {
+            log.add_prepared(volume);
+            return Err(PebblesError::TooLarge);
+        }
+        log.horizon = log.horizon.max(volume.id);
+        log.active[class as usize] = Some(volume.clone());
+        Ok(volume)
+    }
+
+    /// Writes a batch durably; gives each record's place.
+    fn write_batch(
+        &self,
+        log: &mut Log,
+        class: Class,
+        batch: &[Planned],
+    ) -> Result<Vec<Place>, PebblesError> {
+        let len: usize = UNIT + batch.iter().map(|p| p.header.len()).sum::<usize>();
+        let len = len.next_multiple_of(BLOCK);
+        let volume = self.active(log, class, len as u64)?;
+        let start = volume.used();
+        let mut bytes = Aligned::with_capacity(len);
+        bytes.extend(&[0; UNIT]);
+        let mut places = Vec::with_capacity(batch.len());
+        for planned in batch {
+            let place = Place {
+                slot: volume.slot,
+                offset: start + bytes.len() as u64,
+                len: planned.header.len() as u32,
+            };
+            let binding = Binding {
+                epoch: volume.epoch,
+                offset: place.offset,
+            };
+            planned
+                .record
+                .append(&planned.header, binding, bytes.as_vec());
+            places.push(place);
+        }
+        bytes.pad(BLOCK);
+        assert_eq!(bytes.len(), len, "a batch is as long as its records say");
+        let header = BatchHeader {
+            id: volume.id,
+            epoch: volume.epoch,
+            sequence: log.next_sequence,
+            count: batch.len() as u32,
+            len: len as u32,
+            class,
+        };
+        bytes.set(0, &header.to_bytes(start));
+        if Plant::BatchAnsweredEarly.is_on() {
+            // As if it was on disk: a power cut may prove it wrong.
+            let _ = volume.file.write_at(start, &bytes);
+        } else {
+            let written = volume.file.write_durably(start, &bytes);
+            written.map_err(|source| PebblesError::Io {
+                action: "write batch",
+                source,
+            })?;
+        }
+        log.next_sequence += u64::from(header.count);
+        log.appended += len as u64;
+        volume.set_used(start + len as u64);
+        for (planned, place) in batch.iter().zip(&places) {
+            volume.note_written(&planned.header, *place);
+        }
+        Ok(places)
+    }
+
+    /// Puts a record that is durable into the index.
+    fn apply(&self, planned: &Planned, place: Place) {
+        let record = &planned.record;
+        let rules = self.config.rules;
+        let new = planned.entry(place);
+        let gone = self
+            .index
+            .update(record.partition, record.hash, |entries| match new {
+                Some(new) => {
+                    self.live(place, true);
+                    if planned.source.is_some() && Plant::CompactionOverwrites.is_on() {
+                        return std::mem::replace(entries, vec![new]);
+                    }
+                    rules.apply(entries, new)
+                }
+                None => rules.remove(entries, record.timestamp, record.fragment),
+            });
+        let has_moved = |number: u64| new.is_some_and(|new| new.external == Some(number));
+        for entry in gone {
+            self.live(entry.place, false);
+            if let Some(number) = entry.external.filter(|number| !has_moved(*number)) {
+                (self.config.external_gone)(number);
+            }
+        }
+    }
+
+    pub(crate) fn live(&self, place: Place, is_live: bool) {
+        let Some(volume) = self.volumes.get(place.slot) else {
+            return;
+        };
+        match is_live {
+            true => volume.add_live(place.len.into()),
+            false => volume.sub_live(place.len.into()),
+        }
+    }
+}
+
+fn nowhere() -> Place {
+    Place {
+        slot: 0,
+        offset: 0,
+        len: 0,
+    }
+}

@@ -1,0 +1,157 @@
+//! Reading records: one read of the disk each.
+
+use bytes::Bytes;
+use cairn_types::ObjectHash;
+
+use super::Store;
+use crate::error::ReadError;
+use crate::format::{BLOCK, Binding, RecordHeader};
+use crate::place::Place;
+use crate::volume::Volume;
+
+/// A record that was read, every part of it held against its checksum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub header: RecordHeader,
+    pub name: Bytes,
+    pub metadata: Bytes,
+    /// Empty where only the head was asked for.
+    pub body: Bytes,
+}
+
+impl Store {
+    /// A whole record.
+    pub fn read(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+    ) -> Result<Stored, ReadError> {
+        self.read_part(partition, hash, place, true)
+    }
+
+    /// Name and metadata of a record.
+    pub fn read_head(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+    ) -> Result<Stored, ReadError> {
+        self.read_part(partition, hash, place, false)
+    }
+
+    fn read_part(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+        is_whole: bool,
+    ) -> Result<Stored, ReadError> {
+        let volume = self.volumes.get(place.slot).ok_or(ReadError::Gone)?;
+        if let Ok(stored) = read_from(&volume, hash, place, is_whole)? {
+            return Ok(stored);
+        }
+        // Writes go past the kernel's cache: what is amiss in that alone is no damage.
+        volume.file.forget(place.offset, place.len.into());
+        let stored = read_from(&volume, hash, place, is_whole)?;
+        stored.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
+    }
+
+    /// A whole record that lies in memory, without waiting; `None` where it does not.
+    pub fn read_cached(&self, hash: ObjectHash, place: Place) -> Option<Stored> {
+        let volume = self.volumes.get(place.slot)?;
+        let mut bytes = vec![0; place.len as usize];
+        let count = volume.file.read_cached(place.offset, &mut bytes).ok()?;
+        if count < bytes.len() {
+            return None;
+        }
+        // Anything amiss is for a read that may wait.
+        parse(bytes, &volume, hash, place, true).ok()
+    }
+
+    /// Bytes that are not the record: it has moved, or it is damaged.
+    fn damaged(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+        volume: &Volume,
+        reason: String,
+    ) -> ReadError {
+        let mut entries = self.index.get(partition, hash).into_iter();
+        let is_there = entries.any(|entry| entry.place == place);
+        let is_same = self
+            .volumes
+            .get(place.slot)
+            .is_some_and(|now| now.id == volume.id);
+        match is_there && is_same {
+            true => ReadError::Damaged(reason),
+            false => ReadError::Gone,
+        }
+    }
+}
+
+/// Reads a record, or the head of it, and holds it against its checksums.
+fn read_from(
+    volume: &Volume,
+    hash: ObjectHash,
+    place: Place,
+    is_whole: bool,
+) -> std::io::Result<Result<Stored, String>> {
+    let len = place.len as usize;
+    let first = match is_whole {
+        true => len,
+        false => len.min(BLOCK),
+    };
+    let mut bytes = volume.read(place.offset, first)?;
+    if let Ok(header) = header_of(&bytes, volume, hash, place)
+        && header.metadata().end > first
+    {
+        bytes = volume.read(place.offset, header.metadata().end)?;
+    }
+    Ok(parse(bytes, volume, hash, place, is_whole))
+}
+
+fn header_of(
+    bytes: &[u8],
+    volume: &Volume,
+    hash: ObjectHash,
+    place: Place,
+) -> Result<RecordHeader, String> {
+    let binding = Binding {
+        epoch: volume.epoch,
+        offset: place.offset,
+    };
+    let header = RecordHeader::parse(bytes, binding);
+    let header = header.map_err(|error| format!("record header: {error}"))?;
+    match header.hash == hash && header.len() == place.len as usize {
+        true => Ok(header),
+        false => Err("another record is in its place".to_owned()),
+    }
+}
+
+fn parse(
+    bytes: Vec<u8>,
+    volume: &Volume,
+    hash: ObjectHash,
+    place: Place,
+    is_whole: bool,
+) -> Result<Stored, String> {
+    let header = header_of(&bytes, volume, hash, place)?;
+    if !header.head_is_sound(&bytes) {
+        return Err("name and metadata do not match their checksum".to_owned());
+    }
+    if is_whole && !header.body_is_sound(&bytes) {
+        return Err("the body does not match its checksum".to_owned());
+    }
+    let bytes = Bytes::from(bytes);
+    Ok(Stored {
+        name: bytes.slice(header.name()),
+        metadata: bytes.slice(header.metadata()),
+        body: match is_whole {
+            true => bytes.slice(header.body()),
+            false => Bytes::new(),
+        },
+        header,
+    })
+}

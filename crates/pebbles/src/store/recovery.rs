@@ -1,0 +1,330 @@
+//! Opening a store: the newest checkpoint, then every batch behind it in the order of the log.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use cairn_types::{ObjectHash, Timestamp};
+
+use crate::error::PebblesError;
+use crate::format::{
+    BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
+    VOLUME_MAX, VolumeHeader,
+};
+use crate::index::Index;
+use crate::medium::MediumFile;
+use crate::object::Rules;
+use crate::place::Place;
+use crate::scanner::{Scanned, Scanner};
+use crate::store::checkpoint::{self, Position, Written};
+use crate::store::{Log, entry_of};
+use crate::volume::{Aligned, Volume, Volumes, file_name, slot_of};
+
+/// The account of an opening.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Entries from a checkpoint, and records read behind it.
+    pub loaded: u64,
+    pub replayed: u64,
+    /// Records known by their headers of which another part is damaged. They are ended.
+    pub damaged: Vec<Damaged>,
+    /// Stretches in which records were lost, with their names.
+    pub lost: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    pub partition: u32,
+    pub hash: ObjectHash,
+    pub timestamp: Timestamp,
+    pub fragment: Option<u16>,
+}
+
+pub(crate) fn recover(
+    volumes: &Volumes,
+    index: &Index,
+    rules: Rules,
+    is_read_only: bool,
+) -> Result<(Log, Written, Recovery), PebblesError> {
+    find_volumes(volumes, is_read_only)?;
+    let mut report = Recovery::default();
+    let found = checkpoint::newest(volumes.medium());
+    let (mut position, mut written) = (Position::default(), Written::default());
+    if let Some(found) = &found {
+        let is_current = |place: Place| {
+            let mut known = found.position.volumes.iter();
+            let epoch = known.find(|v| v.slot == place.slot).map(|v| v.epoch);
+            epoch.is_some() && volumes.get(place.slot).map(|v| v.epoch) == epoch
+        };
+        let loaded = found.load(index, is_current);
+        loaded.map_err(|error| PebblesError::Io {
+            action: "load checkpoint",
+            source: std::io::Error::other(error),
+        })?;
+        position = found.position.clone();
+        written = found.written;
+    }
+    report.loaded = index.size().objects;
+    let mut replay = Replay {
+        index,
+        rules,
+        report,
+        next_sequence: position.next_sequence,
+        replayed_bytes: 0,
+        last: [None, None],
+    };
+    replay.run(volumes, &position)?;
+    let log = replay.log(volumes, &position);
+    for volume in log.active.iter().flatten().filter(|_| !is_read_only) {
+        end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
+    }
+    let report = replay.report;
+    settle(volumes, index);
+    Ok((log, written, report))
+}
+
+/// Opens all files that are volumes, and removes those that were never finished.
+fn find_volumes(volumes: &Volumes, is_read_only: bool) -> Result<(), PebblesError> {
+    let medium = volumes.medium();
+    let error = |source| PebblesError::of_io("open volumes", source);
+    let mut is_removed = false;
+    let mut names = medium.list().map_err(error)?;
+    names.sort();
+    for name in names {
+        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
+            continue;
+        };
+        let file = medium.open(&name).map_err(error)?;
+        match volume_header(&*file).map_err(error)? {
+            Some(header) => volumes.insert(Arc::new(Volume::new(slot, header, file))),
+            None if is_read_only => {}
+            None => {
+                tracing::info!(name, "a volume that was never finished: removed");
+                medium.remove(&name).map_err(error)?;
+                is_removed = true;
+            }
+        }
+    }
+    match is_removed {
+        true => medium.sync_dir().map_err(error),
+        false => Ok(()),
+    }
+}
+
+/// A volume's header. One that is damaged, or was torn when the file was to be used anew, is known by
+/// the first batch.
+fn volume_header(file: &dyn MediumFile) -> std::io::Result<Option<VolumeHeader>> {
+    let size = file.size()?.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64;
+    let mut block = vec![0; 2 * BLOCK];
+    let count = file.read_at(0, &mut block)?;
+    if count < block.len() {
+        return Ok(None);
+    }
+    if let Ok(header) = VolumeHeader::parse(&block) {
+        let size = header.size.min(size);
+        return Ok(Some(VolumeHeader { size, ..header }));
+    }
+    let batch = BatchHeader::parse(&block[BLOCK..], FIRST_BATCH).ok();
+    Ok(batch.map(|batch| VolumeHeader {
+        id: batch.id,
+        epoch: batch.epoch,
+        size,
+    }))
+}
+
+struct Replay<'a> {
+    index: &'a Index,
+    rules: Rules,
+    report: Recovery,
+    next_sequence: u64,
+    replayed_bytes: u64,
+    /// The volume with the latest batch of each class, and the number behind that.
+    last: [Option<(u64, Arc<Volume>)>; 2],
+}
+
+impl Replay<'_> {
+    fn run(&mut self, volumes: &Volumes, position: &Position) -> Result<(), PebblesError> {
+        let error = |source| PebblesError::of_io("read volume", source);
+        let mut scanners = Vec::new();
+        let mut heap = BinaryHeap::new();
+        for volume in volumes.all() {
+            let mut known = position.volumes.iter();
+            let known = known.find(|v| (v.slot, v.epoch) == (volume.slot, volume.epoch));
+            let mut from = FIRST_BATCH;
+            if let Some(known) = known {
+                from = known.used.clamp(FIRST_BATCH, volume.size);
+                volume.set_used(from / BLOCK as u64 * BLOCK as u64);
+                volume.set_written(known.written);
+                let Some(class) = known.class else {
+                    continue;
+                };
+                self.saw(position.next_sequence, class, &volume);
+            }
+            let mut scanner = Scanner::new(volume, from);
+            if let Some(sequence) = scanner.peek().map_err(error)? {
+                heap.push(Reverse((sequence, scanners.len())));
+                scanners.push(scanner);
+            }
+        }
+        while let Some(Reverse((_, number))) = heap.pop() {
+            let scanner = &mut scanners[number];
+            let Some(scanned) = scanner.next().map_err(error)? else {
+                continue;
+            };
+            let volume = scanner.volume.clone();
+            volume.set_used(scanner.at());
+            self.apply(&volume, &scanned);
+            self.saw(scanned.next_sequence, scanned.class, &volume);
+            self.replayed_bytes += scanned.bytes.len() as u64;
+            self.next_sequence = self.next_sequence.max(scanned.next_sequence);
+            if let Some(sequence) = scanner.peek().map_err(error)? {
+                heap.push(Reverse((sequence, number)));
+            }
+        }
+        Ok(())
+    }
+
+    fn saw(&mut self, sequence: u64, class: Class, volume: &Arc<Volume>) {
+        let last = &mut self.last[class as usize];
+        if last.as_ref().is_none_or(|(before, _)| *before <= sequence) {
+            *last = Some((sequence, volume.clone()));
+        }
+    }
+
+    fn apply(&mut self, volume: &Volume, scanned: &Scanned) {
+        for found in &scanned.found {
+            match found {
+                Found::Record { at, header, .. } => {
+                    let place = place_of(volume, *at, header);
+                    volume.note_written(header, place);
+                    self.apply_record(header, &scanned.record(*at)[header.body()], place);
+                }
+                Found::Damaged { at, header, .. } => {
+                    let place = place_of(volume, *at, header);
+                    volume.note_written(header, place);
+                    tracing::error!(
+                        volume = volume.slot,
+                        at,
+                        hash = header.hash.hex(),
+                        "a damaged record in the log: quarantined"
+                    );
+                    self.end(header);
+                    if !header.kind.is_removal() {
+                        self.report.damaged.push(Damaged {
+                            partition: header.partition,
+                            hash: header.hash,
+                            timestamp: header.timestamp,
+                            fragment: fragment_of(header),
+                        });
+                    }
+                }
+                Found::Lost { at } => {
+                    tracing::error!(volume = volume.slot, at, "records lost in the log");
+                    self.report.lost += 1;
+                }
+            }
+        }
+    }
+
+    fn apply_record(&mut self, header: &RecordHeader, body: &[u8], place: Place) {
+        self.report.replayed += 1;
+        let Some(entry) = entry_of(header, body, place) else {
+            return self.end(header);
+        };
+        let rules = self.rules;
+        self.index.update(header.partition, header.hash, |entries| {
+            rules.apply(entries, entry)
+        });
+    }
+
+    fn end(&mut self, header: &RecordHeader) {
+        let rules = self.rules;
+        self.index.update(header.partition, header.hash, |entries| {
+            rules.remove(entries, header.timestamp, fragment_of(header))
+        });
+    }
+
+    /// The committer goes on in the volume that each class was in.
+    fn log(&self, volumes: &Volumes, position: &Position) -> Log {
+        let active = |class: Class| {
+            let (_, volume) = self.last[class as usize].as_ref()?;
+            volume.has_room().then(|| volume.clone())
+        };
+        let is_known = |volume: &Volume| {
+            let mut known = position.volumes.iter();
+            known.any(|v| (v.slot, v.epoch) == (volume.slot, volume.epoch))
+        };
+        let (prepared, used): (Vec<_>, Vec<_>) = volumes
+            .all()
+            .into_iter()
+            .partition(|v| v.used() == FIRST_BATCH && !is_known(v));
+        let mut log = Log {
+            active: [active(Class::Fresh), active(Class::Kept)],
+            prepared: Vec::new(),
+            next_sequence: self.next_sequence,
+            appended: self.replayed_bytes,
+            horizon: used.iter().map(|volume| volume.id).max().unwrap_or(0),
+        };
+        for volume in prepared {
+            log.add_prepared(volume);
+        }
+        log
+    }
+}
+
+/// Overwrites the remains of a torn batch. Nobody looks for them there now; but should a later batch
+/// in that place be lost by the disk, they must not be taken for its records.
+fn end_torn(volume: &Volume) -> std::io::Result<()> {
+    let tail = volume.used();
+    let len = (volume.size - tail).min(BATCH_MAX as u64) as usize;
+    let bytes = volume.read(tail, len)?;
+    let remains = |at: &usize| {
+        let binding = Binding {
+            epoch: volume.epoch,
+            offset: tail + *at as u64,
+        };
+        let batch = || BatchHeader::parse(&bytes[*at..], binding.offset);
+        RecordHeader::parse(&bytes[*at..], binding).is_ok()
+            || batch().is_ok_and(|torn| torn.epoch == volume.epoch)
+    };
+    let last = (0..len).step_by(UNIT).rfind(remains);
+    if let Some(last) = last {
+        let mut zeros = Aligned::with_capacity(len);
+        zeros.extend(&vec![0; last + 1]);
+        zeros.pad(BLOCK);
+        volume.file.write_durably(tail, &zeros)?;
+    }
+    Ok(())
+}
+
+/// A record of a removal, or of a fragment, is about that fragment.
+fn fragment_of(header: &RecordHeader) -> Option<u16> {
+    let is_of_one = header.kind == Kind::Data || header.kind.is_removal();
+    header.fragment.filter(|_| is_of_one)
+}
+
+fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
+    Place {
+        slot: volume.slot,
+        offset: at,
+        len: header.len() as u32,
+    }
+}
+
+/// Drops entries whose records are nowhere any more, and counts the bytes of the others.
+fn settle(volumes: &Volumes, index: &Index) {
+    for partition in index.partitions() {
+        for (hash, entries) in index.objects(partition) {
+            if entries.iter().any(|entry| entry.is_dangling) {
+                index.update(partition, hash, |entries| {
+                    entries.retain(|e| !e.is_dangling)
+                });
+            }
+            for entry in entries.iter().filter(|entry| !entry.is_dangling) {
+                if let Some(volume) = volumes.get(entry.place.slot) {
+                    volume.add_live(entry.place.len.into());
+                }
+            }
+        }
+    }
+}

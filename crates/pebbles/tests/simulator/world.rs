@@ -1,0 +1,434 @@
+//! One seed: writes, background work, faults and power cuts on a store, and what must hold.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_pebbles::format::{Class, Kind, NewRecord};
+use cairn_pebbles::object::{Entry, EntryKind, Rules};
+use cairn_pebbles::{
+    Change, Config, Expected, Outcome, PebblesError, ReadError, Recovery, Store, Upkeep,
+};
+use cairn_types::{ObjectHash, SplitMix, Timestamp};
+
+use crate::disk::{Fault, SimDisk};
+use crate::model::{Key, Model, Write, nowhere};
+
+const RECLAIM_SECS: u64 = 40;
+
+pub(crate) struct World {
+    dice: SplitMix,
+    disk: SimDisk,
+    model: Model,
+    store: Option<(Arc<Store>, Upkeep)>,
+    clock: Arc<AtomicU64>,
+    keys: Vec<Key>,
+    volume_bytes: u64,
+    has_faults: bool,
+    is_verbose: bool,
+}
+
+type Checked = Result<(), String>;
+
+impl World {
+    pub(crate) fn new(seed: u64, is_verbose: bool) -> Self {
+        let mut dice = SplitMix::new(seed);
+        let volume_bytes = 4096 * (10 + dice.number() % 40);
+        let volumes = 8 + dice.number() % 30;
+        let is_coded = dice.number().is_multiple_of(4);
+        let keys = (0..10).map(|number| {
+            let half = |dice: &mut SplitMix| u128::from(dice.number());
+            let hash = (half(&mut dice) << 64) | half(&mut dice);
+            (number % 3, ObjectHash(hash.to_be_bytes()))
+        });
+        let keys = keys.collect();
+        World {
+            disk: SimDisk::new(dice.number(), volumes * volume_bytes),
+            model: Model {
+                rules: Rules {
+                    unique_fragments: is_coded.then_some(4),
+                },
+                reclaim_age: Duration::from_secs(RECLAIM_SECS),
+                objects: Default::default(),
+            },
+            store: None,
+            clock: Arc::new(AtomicU64::new(1_000_000)),
+            keys,
+            volume_bytes,
+            has_faults: dice.number().is_multiple_of(3),
+            is_verbose,
+            dice,
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.dice.number() % n.max(1)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_secs(self.clock.load(Ordering::Relaxed))
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if self.is_verbose {
+            println!("{} {}", self.clock.load(Ordering::Relaxed), what());
+        }
+    }
+
+    fn config(&mut self) -> Config {
+        let clock = self.clock.clone();
+        let epochs = parking_lot::Mutex::new(SplitMix::new(self.dice.number()));
+        Config {
+            rules: self.model.rules,
+            volume_bytes: self.volume_bytes,
+            reclaim_age: self.model.reclaim_age,
+            now: Box::new(move || Timestamp::from_secs(clock.load(Ordering::Relaxed))),
+            entropy: Box::new(move || epochs.lock().number()),
+            checkpoint_bytes: 1 << 20,
+            compact_below: 0.7,
+            external_gone: Box::new(|_| {}),
+            keep_free: Box::new(|_| 0),
+        }
+    }
+
+    /// Opens the store, through as many power cuts as come.
+    fn reopen(&mut self) -> Checked {
+        self.store = None;
+        for attempt in 0.. {
+            self.disk.restart();
+            if attempt < 3 && self.below(4) == 0 {
+                let calls = self.below(8);
+                self.disk.cut_power_in(calls);
+            }
+            let config = self.config();
+            match Store::open(Arc::new(self.disk.clone()), config) {
+                Ok((store, report)) => {
+                    self.say(|| format!("open: {report:?} {:?}", store.status()));
+                    self.check_report(&report)?;
+                    let upkeep = Upkeep::new(store.clone());
+                    self.store = Some((store, upkeep));
+                    break;
+                }
+                Err(error) if self.disk.is_off() => self.say(|| format!("open: {error}")),
+                Err(error) => return Err(format!("the store does not open: {error}")),
+            }
+        }
+        self.check_all()
+    }
+
+    fn check_report(&mut self, report: &Recovery) -> Checked {
+        if !self.has_faults && (report.lost > 0 || !report.damaged.is_empty()) {
+            return Err(format!("nothing has rotted, and recovery says {report:?}"));
+        }
+        Ok(())
+    }
+
+    /// Runs the seed.
+    pub(crate) fn run(&mut self) -> Checked {
+        self.reopen()?;
+        let steps = 60 + self.below(140);
+        for _ in 0..steps {
+            let seconds = 1 + self.below(3);
+            self.clock.fetch_add(seconds, Ordering::Relaxed);
+            if self.below(9) == 0 {
+                let calls = self.below(12);
+                self.disk.cut_power_in(calls);
+            }
+            match self.below(12) {
+                0..=5 => self.write()?,
+                6 => self.upkeep(0),
+                7 => self.upkeep(1),
+                8 | 9 => self.upkeep(2),
+                10 => self.fault()?,
+                _ => self.check_all()?,
+            }
+            let is_poisoned = self
+                .store
+                .as_ref()
+                .is_none_or(|(store, _)| store.is_poisoned());
+            if self.disk.is_off() || is_poisoned {
+                self.say(|| "power cut".to_owned());
+                self.reopen()?;
+            }
+        }
+        self.settle()
+    }
+
+    /// Ends all faults, lets background work finish, and opens the store by the volumes alone.
+    fn settle(&mut self) -> Checked {
+        self.reopen()?;
+        for _ in 0..60 {
+            let task = self.below(3);
+            self.upkeep(task);
+        }
+        self.reopen()?;
+        self.say(|| "without checkpoints".to_owned());
+        self.disk.remove_checkpoints();
+        self.reopen()?;
+        self.clock.fetch_add(2 * RECLAIM_SECS, Ordering::Relaxed);
+        for _ in 0..60 {
+            self.upkeep(2);
+        }
+        self.disk.remove_checkpoints();
+        self.reopen()
+    }
+
+    fn upkeep(&mut self, task: u64) {
+        let Some((_, upkeep)) = &mut self.store else {
+            return;
+        };
+        let done = match task {
+            0 => upkeep.prepare(),
+            1 => upkeep.checkpoint(),
+            _ => upkeep.compact(),
+        };
+        let hit = self.disk.take_hit();
+        self.mark(hit);
+        self.say(|| format!("upkeep {task}: {done:?}"));
+    }
+
+    fn mark(&mut self, hit: BTreeSet<ObjectHash>) {
+        for ((_, hash), object) in &mut self.model.objects {
+            object.is_hit |= hit.contains(hash);
+        }
+    }
+
+    fn fault(&mut self) -> Checked {
+        if self.below(3) == 0 {
+            self.disk.fault(Fault::Fails);
+        }
+        if !self.has_faults {
+            return Ok(());
+        }
+        match self.below(3) {
+            0 => self.disk.rot(),
+            1 => self.disk.fault(Fault::Lost),
+            _ => self.disk.fault(Fault::Misdirected),
+        }
+        let hit = self.disk.take_hit();
+        self.say(|| format!("rot hits {hit:?}"));
+        self.mark(hit);
+        Ok(())
+    }
+
+    fn any_time(&mut self) -> Timestamp {
+        let back = match self.below(4) {
+            0 => self.below(30),
+            _ => 0,
+        };
+        Timestamp::from_secs(self.now().secs() - back)
+    }
+
+    fn new_write(&mut self) -> (Key, Change, Option<Entry>) {
+        let at = self.below(self.keys.len() as u64) as usize;
+        let key = self.keys[at];
+        let timestamp = self.any_time();
+        let is_coded = self.model.rules.unique_fragments.is_some();
+        let kind = match self.below(10) {
+            0..=4 => Kind::Data,
+            5 | 6 => Kind::Tombstone,
+            7 => Kind::Meta,
+            8 if is_coded => Kind::Durable,
+            _ => return (key, self.removal(key), None),
+        };
+        let is_data = kind == Kind::Data;
+        let fragment = (is_coded && is_data).then(|| self.below(3) as u16);
+        let is_durable = fragment.is_some() && self.below(2) == 0;
+        let content_type = (kind == Kind::Meta && self.below(2) == 0).then_some(timestamp);
+        let entry = Entry {
+            kind: match (kind, fragment) {
+                (Kind::Data, None) => EntryKind::Data,
+                (Kind::Data, Some(index)) => EntryKind::Fragment { index, is_durable },
+                (Kind::Meta, _) => EntryKind::Meta,
+                (Kind::Durable, _) => EntryKind::Durable,
+                _ => EntryKind::Tombstone,
+            },
+            timestamp,
+            content_type,
+            external: None,
+            is_dangling: false,
+            place: nowhere(),
+        };
+        let record = NewRecord {
+            kind,
+            partition: key.0,
+            hash: key.1,
+            timestamp,
+            fragment,
+            is_durable,
+            is_external: false,
+            name: name_of(key),
+            metadata: content_of(key, &entry, 1),
+            body: match kind {
+                Kind::Data => content_of(key, &entry, 2),
+                Kind::Durable => Bytes::new(),
+                _ => {
+                    let ticks = content_type.map_or(0, Timestamp::ticks);
+                    Bytes::copy_from_slice(&ticks.to_le_bytes())
+                }
+            },
+        };
+        (key, Change::Write(record), Some(entry))
+    }
+
+    fn removal(&mut self, key: Key) -> Change {
+        let entries = match &self.store {
+            Some((store, _)) => store.index().get(key.0, key.1),
+            None => Vec::new(),
+        };
+        Change::Remove {
+            kind: Kind::Removed,
+            partition: key.0,
+            hash: key.1,
+            fragment: None,
+            expected: Expected::Entries(entries),
+            name: Bytes::new(),
+            reason: Bytes::new(),
+        }
+    }
+
+    /// A batch of writes.
+    fn write(&mut self) -> Checked {
+        let mut changes = Vec::new();
+        let mut notes = Vec::new();
+        for _ in 0..1 + self.below(5) {
+            let (key, change, entry) = self.new_write();
+            let write = match (&change, entry) {
+                (
+                    Change::Remove {
+                        expected: Expected::Entries(entries),
+                        ..
+                    },
+                    _,
+                ) => {
+                    let latest = entries.iter().map(|e| e.timestamp).max();
+                    latest.map(|latest| Write::Remove(latest, None))
+                }
+                (_, entry) => entry.map(Write::Add),
+            };
+            changes.push(change);
+            notes.push((key, write));
+        }
+        let Some((store, _)) = &self.store else {
+            return Ok(());
+        };
+        let before = store.status();
+        let ended = store.commit(Class::Fresh, changes);
+        for ((key, write), ended) in notes.into_iter().zip(ended) {
+            self.say(|| format!("{:02x} {write:?}: {ended:?}", key.1.0[0]));
+            let Some(write) = write else {
+                continue;
+            };
+            match ended {
+                Ok(Outcome::Written) => self.model.note(key, write, true),
+                // Something newer was there before the batch.
+                Ok(Outcome::Obsolete) => {}
+                Err(PebblesError::NoSpace) => {
+                    let is_upload = matches!(
+                        write,
+                        Write::Add(Entry {
+                            kind: EntryKind::Data | EntryKind::Fragment { .. } | EntryKind::Meta,
+                            ..
+                        })
+                    );
+                    if !is_upload && before.prepared > 0 {
+                        return Err(format!("{write:?} had no space, with {before:?}"));
+                    }
+                }
+                Err(_) => self.model.note(key, write, false),
+            }
+        }
+        let hit = self.disk.take_hit();
+        self.mark(hit);
+        Ok(())
+    }
+
+    /// All objects are what they should be, and can be read.
+    fn check_all(&mut self) -> Checked {
+        let Some((store, _)) = &self.store else {
+            return Ok(());
+        };
+        let store = store.clone();
+        if self.disk.is_off() {
+            return Ok(());
+        }
+        self.disk.take_fault();
+        let now = self.now();
+        for key in self.keys.clone() {
+            for entry in store.index().get(key.0, key.1) {
+                self.read(&store, key, entry)?;
+                if self.disk.is_off() || store.is_poisoned() {
+                    return Ok(());
+                }
+            }
+            let entries = store.index().get(key.0, key.1);
+            let checked = self.model.check(key, &entries, now);
+            checked.map_err(|error| format!("{:02x}: {error}", key.1.0[0]))?;
+        }
+        for partition in store.index().partitions() {
+            for (hash, _) in store.index().objects(partition) {
+                if !self.keys.contains(&(partition, hash)) {
+                    return Err(format!("{} is nobody's", hash.hex()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, store: &Arc<Store>, key: Key, entry: Entry) -> Checked {
+        let (partition, hash) = key;
+        match store.read(partition, hash, entry.place) {
+            Ok(stored) => {
+                let is_data = entry.is_content();
+                let is_right = stored.name == name_of(key)
+                    && stored.metadata == content_of(key, &entry, 1)
+                    && (!is_data || stored.body == content_of(key, &entry, 2));
+                match is_right {
+                    true => Ok(()),
+                    false => Err(format!("{entry:?} reads as {:?}", stored.header)),
+                }
+            }
+            Err(ReadError::Damaged(_)) if self.is_hit(key) => {
+                let ended = store.quarantine(partition, hash, entry.place, "found damaged");
+                self.say(|| format!("quarantine {entry:?}: {ended:?}"));
+                Ok(())
+            }
+            Err(ReadError::Gone) if self.is_hit(key) => Ok(()),
+            Err(_) if self.disk.is_off() => Ok(()),
+            Err(error) => Err(format!("{entry:?} cannot be read: {error}")),
+        }
+    }
+
+    fn is_hit(&self, key: Key) -> bool {
+        self.model
+            .objects
+            .get(&key)
+            .is_some_and(|object| object.is_hit)
+    }
+}
+
+fn name_of(key: Key) -> Bytes {
+    Bytes::from(format!("/a/c/{}", key.1.hex()))
+}
+
+/// Bytes that follow from which record it is.
+fn content_of(key: Key, entry: &Entry, part: u64) -> Bytes {
+    let fragment = entry.fragment().map_or(0, u64::from);
+    let kind = match entry.kind {
+        EntryKind::Data | EntryKind::Fragment { .. } => 1,
+        EntryKind::Meta => 2,
+        EntryKind::Tombstone => 3,
+        EntryKind::Durable => 4,
+    };
+    let seed = entry.timestamp.ticks() * 1000 + fragment * 100 + kind * 10 + part;
+    let mut dice = SplitMix::new(seed ^ u64::from(key.1.0[3]) << 50);
+    let len = match (part, dice.number() % 8) {
+        (1, n) => 10 * n,
+        (_, 0) => 0,
+        (_, 1) => 8000 + dice.number() % 4000,
+        (_, _) => dice.number() % 3000,
+    };
+    (0..len).map(|_| dice.number() as u8).collect()
+}
