@@ -24,7 +24,7 @@ use crate::syncs::{self, Machine};
 use crate::worker::{Next, Worker};
 pub use commits::{Advanced, CommitLane, Host, Operation};
 pub use jobs::{Job, JobLane, Work};
-pub use step::{Afterwards, Completion, Ground, Handed, Run, Step};
+pub use step::{Afterwards, Completion, Ground, Handed, Noter, Run, Step};
 
 /// From one look at background work that may not run yet to the next.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);

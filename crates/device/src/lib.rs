@@ -26,7 +26,7 @@ mod worker;
 pub use gate::{Committing, Gate, Reading};
 pub use lane::{
     Advanced, Afterwards, CommitLane, Completion, Ground, Handed, Host, Job, JobLane, Lane,
-    LaneConfig, Operation, Progress, Refused, Run, Step, Work,
+    LaneConfig, Noter, Operation, Progress, Refused, Run, Step, Work,
 };
 pub use share::{BackgroundShare, Class, Kind, Share};
 pub use syncs::{

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use cairn_device::{Ground, SyncSet};
+use cairn_device::{Ground, Noter, SyncSet};
 
 use crate::device_pool::Disk;
 use crate::error::{DeviceError, DiskError};
@@ -37,7 +37,7 @@ impl Ground for Disk {
         self.state.note(error);
     }
 
-    fn noter(&self) -> Box<dyn FnOnce(&DiskError) + Send> {
+    fn noter(&self) -> Noter<DiskError> {
         let state = self.state.clone();
         Box::new(move |error| state.note(error))
     }

@@ -14,6 +14,9 @@ use crate::syncs::SyncSet;
 pub type Afterwards = Box<dyn FnOnce() + Send>;
 type Next<G, T> = Box<dyn FnOnce(&G) -> Result<Step<G, T>, <G as Ground>::Error> + Send>;
 
+/// Tells a device of an operation that has failed.
+pub type Noter<E> = Box<dyn FnOnce(&E) + Send>;
+
 /// An open device, as operations in steps see it.
 pub trait Ground: Sized {
     type Error: Send;
@@ -28,7 +31,7 @@ pub trait Ground: Sized {
     /// An operation has failed by itself.
     fn note(&self, error: &Self::Error);
     /// [`Ground::note`] for an operation that ends on another thread.
-    fn noter(&self) -> Box<dyn FnOnce(&Self::Error) + Send>;
+    fn noter(&self) -> Noter<Self::Error>;
     /// The error of an operation whose thread has ended without completing it.
     fn stopped(&self) -> Self::Error;
 }
