@@ -55,9 +55,12 @@ impl Upkeep {
     pub fn prepare(&mut self) -> Result<bool, PebblesError> {
         if let Some(volume) = self.take_unwritten() {
             // Out of the committer's reach meanwhile.
-            let written = volume.write_ahead();
+            if let Err(error) = volume.write_ahead() {
+                // Zeros that the kernel may still write have no place below records.
+                self.store.volumes.remove(&volume)?;
+                return Err(PebblesError::of_io("write volume ahead", error));
+            }
             self.store.log().add_prepared(volume);
-            written.map_err(|error| PebblesError::of_io("write volume ahead", error))?;
             return Ok(true);
         }
         if self.store.log().prepared.len() >= AHEAD {

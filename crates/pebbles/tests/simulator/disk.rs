@@ -371,6 +371,8 @@ impl MediumFile for Handle {
         let (file, at) = (self.file, offset as usize);
         if is_cut {
             inner.tear(file, at, blocks);
+            // All of it may be there.
+            inner.note(file, offset, blocks);
             return Err(off());
         }
         let is_batch = offset > 0;
@@ -384,6 +386,7 @@ impl MediumFile for Handle {
             }
             Some(Fault::Fails) => {
                 inner.tear(file, at, blocks);
+                inner.note(file, offset, blocks);
                 let durable = inner.files[file].durable.clone();
                 inner.files[file].now = durable;
                 Err(io::Error::other("a write that fails"))

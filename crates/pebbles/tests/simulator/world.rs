@@ -397,7 +397,10 @@ impl World {
             }
             Err(ReadError::Gone) if self.is_hit(key) => Ok(()),
             Err(_) if self.disk.is_off() => Ok(()),
-            Err(error) => Err(format!("{entry:?} cannot be read: {error}")),
+            Err(error) => {
+                let hash = hash.hex();
+                Err(format!("{hash}: {entry:?} cannot be read: {error}"))
+            }
         }
     }
 
