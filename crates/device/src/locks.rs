@@ -11,11 +11,11 @@ pub(crate) use shuttle::thread;
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttled::{Condvar, Mutex, MutexGuard};
 
-/// `shuttle`'s locks with the methods of `parking_lot`'s.
+/// `shuttle`'s locks with the methods of `parking_lot`'s. A panic with one of them held fails the test.
 #[cfg(feature = "shuttle")]
+#[allow(clippy::unwrap_used)]
 mod shuttled {
     use std::ops::{Deref, DerefMut};
-    use std::sync::PoisonError;
     use std::time::Duration;
 
     use shuttle::sync;
@@ -37,7 +37,7 @@ mod shuttled {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            let locked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let locked = self.0.lock().unwrap();
             MutexGuard(Some(locked))
         }
     }
@@ -73,7 +73,7 @@ mod shuttled {
 
         pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
             if let Some(locked) = guard.0.take() {
-                let locked = self.0.wait(locked).unwrap_or_else(PoisonError::into_inner);
+                let locked = self.0.wait(locked).unwrap();
                 guard.0 = Some(locked);
             }
         }

@@ -6,13 +6,14 @@
 //! own and see the last commit.
 
 pub(crate) mod commit;
+mod lease;
 mod queue;
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ use crate::migrate::{Schema, migrate};
 use crate::schema::NewDb;
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, drive, pending};
 use commit::{Commit, CommitLog};
+pub(crate) use lease::Lease;
 pub(crate) use queue::Queue;
 
 /// The right to write, and the connection to do it with.
@@ -60,8 +62,12 @@ pub(crate) trait Update: Send {
     fn finish(self: Box<Self>, outcome: Result<()>);
 }
 
+/// An open database. Who holds one of its locks takes none that is named before it: the pool's table of open
+/// databases, `writer`, `logged`, `shared`, `queue`, `last_used`. A gate's turn is asked for with the first
+/// three at most.
 pub(crate) struct Db {
     pub(crate) key: DbKey,
+    leases: AtomicUsize,
     pub(crate) last_used: Mutex<Instant>,
     pub(crate) queue: Mutex<Queue>,
     /// Told when the queue is gathered.
@@ -111,6 +117,7 @@ impl Db {
     pub(crate) fn new(key: DbKey) -> Self {
         Db {
             key,
+            leases: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             queue: Mutex::default(),
             gathered: Condvar::new(),
@@ -229,13 +236,6 @@ impl Db {
         } else {
             drop(shared);
             drop(conn);
-        }
-    }
-
-    /// Merges the log. What cannot be merged stays in the file of it until the database is opened again.
-    pub(crate) fn or_say(&self, merge: impl FnOnce() -> Result<()>) {
-        if let Err(error) = merge() {
-            tracing::error!(hash = %self.key.hash.hex(), %error, "a log of rows is not merged");
         }
     }
 

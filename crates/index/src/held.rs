@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cairn_device::{FileSystem, SyncSet, SyncedFile, Trust};
@@ -53,12 +53,17 @@ pub(crate) struct Held {
     pub(crate) folder: Arc<SyncedFile>,
     /// SQLite's own log: of an exclusive database.
     wal: OnceLock<Arc<SyncedFile>>,
-    readers: Arc<()>,
+    /// Those who read it by connections of their own.
+    readers: AtomicUsize,
 }
 
 /// Somebody reads a database by a connection of its own.
-pub(crate) struct Reading {
-    _one: Arc<()>,
+pub(crate) struct Reading(Arc<Held>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Held {
@@ -73,7 +78,7 @@ impl Held {
                 folder: Arc::new(SyncedFile::new(folder, &trust)),
                 trust,
                 wal: OnceLock::new(),
-                readers: Arc::default(),
+                readers: AtomicUsize::new(0),
             })
         });
         held.map(Arc::new)
@@ -145,14 +150,13 @@ impl Held {
         self.trust.believed()
     }
 
-    pub(crate) fn reading(&self) -> Reading {
-        Reading {
-            _one: Arc::clone(&self.readers),
-        }
+    pub(crate) fn reading(self: &Arc<Self>) -> Reading {
+        self.readers.fetch_add(1, Ordering::AcqRel);
+        Reading(Arc::clone(self))
     }
 
     pub(crate) fn is_read(&self) -> bool {
-        Arc::strong_count(&self.readers) > 1
+        self.readers.load(Ordering::Acquire) > 0
     }
 }
 

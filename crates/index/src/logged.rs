@@ -329,6 +329,13 @@ impl Db {
         self.logged().log.is_some()
     }
 
+    /// Merges the log. What cannot be merged stays in the file of it until the database is opened again.
+    pub(crate) fn or_say(&self, merge: impl FnOnce() -> Result<()>) {
+        if let Err(error) = merge() {
+            tracing::error!(hash = %self.key.hash.hex(), %error, "a log of rows is not merged");
+        }
+    }
+
     /// Merges what is logged. With `close` it leaves no log behind: the database is one file again.
     pub(crate) fn merge_log(&self, config: &IndexConfig, close: bool) -> Result<()> {
         let mut writer = self.writer()?;

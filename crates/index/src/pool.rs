@@ -17,7 +17,7 @@ use futures_channel::oneshot;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::db::{Db, Update};
+use crate::db::{Db, Lease, Update};
 use crate::device::{Alone, Device};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
@@ -179,7 +179,7 @@ impl IndexPool {
         &self,
         key: &DbKey,
         check: DriveCheck,
-        f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
+        f: impl FnOnce(&Inner, &Lease) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let lane = Arc::clone(&self.inner.device(key)?.read);
         let push = |job| lane.push(Class::Client, job);
@@ -192,7 +192,7 @@ impl IndexPool {
         push: impl FnOnce(Job) -> std::result::Result<(), Refused>,
         key: &DbKey,
         check: DriveCheck,
-        f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
+        f: impl FnOnce(&Inner, &Lease) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let db = self.inner.lease(key)?;
         let inner = Arc::clone(&self.inner);
@@ -242,14 +242,14 @@ impl IndexPool {
     /// Closes a database if nobody uses it just now, its log merged into its one file. True if
     /// it is closed: its file may then be copied or moved. Blocks.
     pub fn close_db(&self, key: &DbKey) -> bool {
-        let db = lock(&self.inner.open).get(key).cloned();
+        let db = lock(&self.inner.open).get(key).map(Lease::of);
         if let Some(db) = db {
             self.inner.merge_log(&db, true);
         }
         let mut open = lock(&self.inner.open);
         let busy = open
             .get(key)
-            .is_some_and(|db| Arc::strong_count(db) > 1 || db.has_log());
+            .is_some_and(|db| db.is_leased() || db.has_log());
         if busy {
             return false;
         }
@@ -341,7 +341,7 @@ impl Inner {
 
     /// The database, kept from being closed while the lease lives. When there are too many, the
     /// one unused for longest is closed.
-    fn lease(&self, key: &DbKey) -> Result<Arc<Db>> {
+    fn lease(&self, key: &DbKey) -> Result<Lease> {
         let (db, surplus) = {
             let mut open = lock(&self.open);
             if self.closed.load(Ordering::SeqCst) {
@@ -350,11 +350,11 @@ impl Inner {
             let db = open
                 .entry(key.clone())
                 .or_insert_with(|| Arc::new(Db::new(key.clone())));
-            let db = Arc::clone(db);
+            let db = Lease::of(db);
             *lock(&db.last_used) = Instant::now();
             let mut surplus = None;
             if open.len() > self.config.open_max {
-                let unused = open.values().filter(|db| Arc::strong_count(db) == 1);
+                let unused = open.values().filter(|db| !db.is_leased());
                 let oldest = unused.min_by_key(|db| *lock(&db.last_used));
                 let oldest = oldest.map(|db| db.key.clone());
                 surplus = oldest.and_then(|key| open.remove(&key));
@@ -368,9 +368,9 @@ impl Inner {
     }
 
     /// Forgets a database that turned out not to exist.
-    pub(crate) fn forget(&self, db: &Arc<Db>) {
+    pub(crate) fn forget(&self, db: &Lease) {
         let mut open = lock(&self.open);
-        if Arc::strong_count(db) == 2 && lock(&db.queue).updates.is_empty() {
+        if db.is_the_only() && lock(&db.queue).updates.is_empty() {
             open.remove(&db.key);
         }
     }
@@ -392,7 +392,7 @@ impl Inner {
     /// Has logs merged that have waited for long, and those of idle databases closed. A database
     /// is closed when that is done: else one who opens it anew could write to the log meanwhile.
     fn merge_old_logs(self: &Arc<Self>) {
-        let open: Vec<_> = lock(&self.open).values().cloned().collect();
+        let open: Vec<_> = lock(&self.open).values().map(Lease::of).collect();
         for db in open {
             let is_idle = lock(&db.last_used).elapsed() >= self.config.idle_close;
             let is_old = |since: Instant| since.elapsed() >= self.config.idle_close * MERGE_AFTER;
@@ -416,7 +416,7 @@ impl Inner {
         let idle: Vec<Arc<Db>> = {
             let mut open = lock(&self.open);
             let is_idle = |db: &Arc<Db>| {
-                Arc::strong_count(db) == 1
+                !db.is_leased()
                     && lock(&db.last_used).elapsed() >= self.config.idle_close
                     && !db.has_log()
             };

@@ -24,7 +24,7 @@ impl Host for Nothing {
     }
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Clone, Default)]
 struct Notes(Arc<Lock<Vec<String>>>);
 
@@ -231,7 +231,7 @@ fn who_waits_for_a_leader_that_is_gone_syncs_for_itself() {
     let own: Arc<dyn Machine> = machine.clone();
     let file_system = file_system(Some(own.clone()));
     let (notes, synced) = (Notes::default(), Arc::new(AtomicUsize::new(0)));
-    let mut begin = |name| {
+    let begin = |name| {
         let lane = CommitLane::new(Kind::Commit, Nothing, config(Some(own.clone())));
         let (told, end) = mpsc::channel();
         let count = synced.clone();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cairn_device::{Advanced, Operation};
 
 use super::Inner;
-use crate::db::Db;
+use crate::db::Lease;
 use crate::db::commit::{self, Commit};
 use crate::device::{Databases, Device};
 
@@ -17,14 +17,14 @@ use crate::device::{Databases, Device};
 pub(crate) struct Drain {
     inner: Arc<Inner>,
     device: Arc<Device>,
-    db: Arc<Db>,
+    db: Lease,
     /// Its commits, once they wait for their sync.
     commits: Option<Vec<Commit>>,
     has_ended: bool,
 }
 
 impl Drain {
-    pub(crate) fn new(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Box<Self> {
+    pub(crate) fn new(inner: Arc<Inner>, device: Arc<Device>, db: Lease) -> Box<Self> {
         Box::new(Drain {
             inner,
             device,
