@@ -353,7 +353,7 @@ impl RecordHeader {
     }
 
     /// Bytes of the record with its header and padding.
-    pub fn len(&self) -> usize {
+    pub fn record_len(&self) -> usize {
         self.body().end.next_multiple_of(UNIT)
     }
 
@@ -433,7 +433,7 @@ impl NewRecord {
         to.extend_from_slice(&self.name);
         to.extend_from_slice(&self.metadata);
         to.extend_from_slice(&self.body);
-        to.resize(start + header.len(), 0);
+        to.resize(start + header.record_len(), 0);
     }
 }
 

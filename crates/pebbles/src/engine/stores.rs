@@ -35,10 +35,13 @@ const LARGE: &str = "large";
 /// Random numbers of a second from which numbers of files begin.
 const NUMBERS_OF_SECOND: u32 = 18;
 
+/// The store of a device, once it is open. Locked while it is opened.
+type Slot = Arc<Mutex<Option<Arc<Opened>>>>;
+
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
-    open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Mutex<Option<Arc<Opened>>>>>>,
+    open: Mutex<BTreeMap<(String, PolicyIndex), Slot>>,
     /// Partitions that are brought up to date or handed over (`ReplicationLock`).
     pub(super) locked: Mutex<BTreeSet<(String, PartitionKey)>>,
     /// Partitions left of auditors' walks, by device, policy and walk.

@@ -39,7 +39,7 @@ pub fn records(bytes: &[u8], header: &BatchHeader, offset: u64) -> Vec<Found> {
         let record = RecordHeader::parse(&bytes[at..], binding);
         let Some(record) = record
             .ok()
-            .filter(|record| at + record.len() <= bytes.len())
+            .filter(|record| at + record.record_len() <= bytes.len())
         else {
             if !is_lost {
                 found.push(Found::Lost { at: binding.offset });
@@ -49,7 +49,7 @@ pub fn records(bytes: &[u8], header: &BatchHeader, offset: u64) -> Vec<Found> {
             continue;
         };
         is_lost = false;
-        let whole = &bytes[at..at + record.len()];
+        let whole = &bytes[at..at + record.record_len()];
         let is_sound = record.head_is_sound(whole) && record.body_is_sound(whole);
         let (at_volume, sequence) = (binding.offset, header.sequence + number);
         found.push(match is_sound {
@@ -65,7 +65,7 @@ pub fn records(bytes: &[u8], header: &BatchHeader, offset: u64) -> Vec<Found> {
             },
         });
         number += 1;
-        at += record.len();
+        at += record.record_len();
     }
     found
 }

@@ -102,7 +102,7 @@ fn damage_ends_one_record_only() {
     let many: Vec<_> = (1..=5).map(|n| record(Kind::Data, n, &[n; 300])).collect();
     let sound = batch(&many);
     let header = BatchHeader::parse(&sound, FIRST_BATCH).unwrap();
-    let len = many[0].header().unwrap().len();
+    let len = many[0].header().unwrap().record_len();
     // Every byte of the second record but its padding.
     let end = UNIT + len + many[1].header().unwrap().body().end;
     for at in UNIT + len..end {

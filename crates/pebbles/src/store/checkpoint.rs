@@ -325,7 +325,7 @@ impl Found {
         index: &Index,
         is_current: impl Fn(Place) -> bool,
     ) -> Result<(), ParseError> {
-        let mut loading: Option<(u32, Vec<(ObjectHash, Vec<Entry>)>)> = None;
+        let mut loading: Option<(u32, Objects)> = None;
         parse::walk(&*self.file, |chunk| {
             let Chunk::Objects { partition, entries } = chunk else {
                 return;
@@ -349,7 +349,10 @@ impl Found {
     }
 }
 
-fn load_partition(index: &Index, partition: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
+/// Objects of a partition and what of them counts.
+type Objects = Vec<(ObjectHash, Vec<Entry>)>;
+
+fn load_partition(index: &Index, partition: u32, objects: Objects) {
     index.load(partition, objects);
 }
 

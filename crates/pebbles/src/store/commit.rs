@@ -46,7 +46,7 @@ impl Store {
             {
                 match self.plan(&log, number, change) {
                     Ok(Some(planned)) => {
-                        bytes += planned.header.len();
+                        bytes += planned.header.record_len();
                         batch.push(planned);
                     }
                     Ok(None) => {}
@@ -252,7 +252,7 @@ impl Store {
         class: Class,
         batch: &[Planned],
     ) -> Result<Vec<Place>, PebblesError> {
-        let len: usize = UNIT + batch.iter().map(|p| p.header.len()).sum::<usize>();
+        let len: usize = UNIT + batch.iter().map(|p| p.header.record_len()).sum::<usize>();
         let len = len.next_multiple_of(BLOCK);
         let volume = self.active(log, class, len as u64)?;
         let start = volume.used();
@@ -263,7 +263,7 @@ impl Store {
             let place = Place {
                 slot: volume.slot,
                 offset: start + bytes.len() as u64,
-                len: planned.header.len() as u32,
+                len: planned.header.record_len() as u32,
             };
             let binding = Binding {
                 epoch: volume.epoch,

@@ -86,7 +86,7 @@ impl Compaction {
         Place {
             slot: self.source.slot,
             offset: at,
-            len: header.len() as u32,
+            len: header.record_len() as u32,
         }
     }
 

@@ -124,7 +124,7 @@ fn header_of(
     };
     let header = RecordHeader::parse(bytes, binding);
     let header = header.map_err(|error| format!("record header: {error}"))?;
-    match header.hash == hash && header.len() == place.len as usize {
+    match header.hash == hash && header.record_len() == place.len as usize {
         true => Ok(header),
         false => Err("another record is in its place".to_owned()),
     }

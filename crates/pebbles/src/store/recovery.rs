@@ -307,7 +307,7 @@ fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
     Place {
         slot: volume.slot,
         offset: at,
-        len: header.len() as u32,
+        len: header.record_len() as u32,
     }
 }
 
