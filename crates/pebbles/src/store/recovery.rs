@@ -75,7 +75,9 @@ pub(crate) fn recover(
     };
     replay.run(volumes, &position)?;
     let log = replay.log(volumes, &position);
-    for volume in log.active.iter().flatten().filter(|_| !is_read_only) {
+    // The first batch of a volume may be torn too: nothing is in it then.
+    let next = log.active.iter().flatten().chain(&log.prepared);
+    for volume in next.filter(|_| !is_read_only) {
         end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
     }
     let report = replay.report;
