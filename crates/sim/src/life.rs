@@ -24,14 +24,17 @@ use crate::shared::Shared;
 /// A step of a worker takes so long at most on devices on which operations wait for each other.
 const SLOW_STEP_MICROS: u64 = 30_000;
 
+/// Workers by their numbers, and the last number.
+type Workers = (u64, BTreeMap<u64, Box<dyn Worker>>);
+
 pub(crate) struct Life {
     pub(crate) node: usize,
     pub(crate) alive: Arc<AtomicBool>,
     /// The device's folder.
     pub(crate) device: PathBuf,
     shared: Arc<Shared>,
-    /// The workers between two steps, by their numbers, and the last number.
-    workers: Mutex<(u64, BTreeMap<u64, Box<dyn Worker>>)>,
+    /// The workers between two steps.
+    workers: Mutex<Workers>,
     group: Arc<GroupSync>,
     durable: Mutex<Durable>,
     /// What was left when the power failed.

@@ -162,7 +162,7 @@ impl Shared {
     /// Do steps on devices take so long that operations meet there, in batches and in groups that share
     /// a sync? So they do in a third of all seeds.
     pub(crate) fn has_slow_devices(&self) -> bool {
-        self.seed % 3 == 0
+        self.seed.is_multiple_of(3)
     }
 
     /// Notes an event.

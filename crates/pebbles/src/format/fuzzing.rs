@@ -26,7 +26,7 @@ pub fn volume(bytes: &[u8]) {
     let len = (header.len as usize).min(bytes.len());
     for found in records(&bytes[..len], &header, 0) {
         if let super::Found::Record { at, header, .. } = found {
-            assert!(at as usize + header.len() <= len);
+            assert!(at as usize + header.record_len() <= len);
             let again = header.to_bytes(binding(at));
             assert_eq!(RecordHeader::parse(&again, binding(at)), Ok(header));
         }

@@ -105,11 +105,10 @@ impl Model {
         let is_possible = |subset: u32| {
             let mut number = 0;
             let chosen = object.writes.iter().filter(|(_, is_certain)| {
-                let is_chosen = *is_certain || {
+                *is_certain || {
                     number += 1;
                     subset & (1 << (number - 1)) != 0
-                };
-                is_chosen
+                }
             });
             let chosen: Vec<Write> = chosen.map(|(write, _)| *write).collect();
             ids(self.rules, &self.fold(&chosen), age) == found
