@@ -81,11 +81,15 @@ impl Store {
                 (record, None)
             }
             Change::Copy { source, record } => {
-                // A record that ends others counts nowhere, and is moved as long as it is needed.
-                let is_live = record.kind.is_removal() || {
-                    let entries = self.index.get(record.partition, record.hash);
-                    entries.iter().any(|entry| entry.place == source)
-                };
+                let entries = self.index.get(record.partition, record.hash);
+                // A record that ends others counts nowhere. Moved, it comes behind an object that was
+                // written again since, and a rebuild would end that: its volume has to wait.
+                let is_back = |entry: &Entry| entry.timestamp <= record.timestamp;
+                if record.kind.is_removal() && entries.iter().any(is_back) {
+                    return Err(PebblesError::Busy);
+                }
+                let is_live =
+                    record.kind.is_removal() || entries.iter().any(|entry| entry.place == source);
                 if !is_live && !Plant::CompactionOverwrites.is_on() {
                     return Ok(None);
                 }
