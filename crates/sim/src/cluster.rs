@@ -65,6 +65,17 @@ fn fresh_engines(policies: &PolicySet) -> Engines {
     Engines::uniform(policies, Arc::new(engine))
 }
 
+/// The device of a node, on the simulator's clock.
+fn devices(life: &Arc<Life>, root: &Path) -> Arc<Devices> {
+    Devices::new(DevicesConfig {
+        mount_check: false,
+        fallocate_reserve: FallocateReserve::Bytes(0),
+        disable_fallocate: true,
+        machine: Some(Arc::new(OfLife(life.clone()))),
+        ..DevicesConfig::new(root)
+    })
+}
+
 /// Where a node's server of a kind is.
 pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
     let port = 6000 + 10 * node as u16 + kind as u16;
@@ -281,24 +292,8 @@ impl Cluster {
         let (policies, hash_path) = (self.policies.clone(), hash_path());
         let backends = self.backends(node, life.alive.clone());
         let rings = self.rings.of(node);
-        let devices = Devices::new(DevicesConfig {
-            mount_check: false,
-            fallocate_reserve: FallocateReserve::Bytes(0),
-            disable_fallocate: true,
-            machine: Some(Arc::new(OfLife(life.clone()))),
-            ..DevicesConfig::new(&root)
-        });
+        let devices = devices(life, &root);
         let pool = IndexPool::new(self.index_config(life, &root));
-        let mut object = ObjectServerConfig::new(hash_path.clone(), (*policies).clone());
-        object.clock = clock.clone();
-        if self.shared.manner.is_rotting {
-            object.disk_chunk_size = READ_BYTES;
-        }
-        let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
-        (container.mount_check, container.fallocate_reserve) = (false, None);
-        let mut account = AccountServerConfig::new(hash_path.clone(), policies.clone());
-        (account.mount_check, account.fallocate_reserve) = (false, None);
-        account.clock = clock.clone();
         let section = |name: &str, kind: Kind, more: &[(&str, &str)]| {
             let port = address(node, kind).port().to_string();
             let mut pairs = vec![
@@ -393,23 +388,41 @@ impl Cluster {
                     hash_path: hash_path.clone(),
                     rings: rings.clone(),
                     backends: backends.clone(),
-                    clock,
+                    clock: clock.clone(),
                 },
             ),
-            handlers: vec![
-                ObjectServer::new(
-                    object,
-                    fresh_engines(&policies),
-                    devices.clone(),
-                    backends.clone(),
-                ),
-                ContainerServer::new(container, pool.clone(), backends),
-                AccountServer::new(account, pool.clone()),
-            ],
+            handlers: self.servers(clock, &devices, &pool, backends),
             pool,
             parts,
             life: life.clone(),
         })
+    }
+
+    /// The three servers of a node.
+    fn servers(
+        &self,
+        clock: Clock,
+        devices: &Arc<Devices>,
+        pool: &Arc<IndexPool>,
+        backends: Arc<Backends>,
+    ) -> Vec<Handler> {
+        let (policies, hash_path) = (self.policies.clone(), hash_path());
+        let mut object = ObjectServerConfig::new(hash_path.clone(), (*policies).clone());
+        object.clock = clock.clone();
+        if self.shared.manner.is_rotting {
+            object.disk_chunk_size = READ_BYTES;
+        }
+        let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
+        (container.mount_check, container.fallocate_reserve) = (false, None);
+        let mut account = AccountServerConfig::new(hash_path, policies.clone());
+        (account.mount_check, account.fallocate_reserve) = (false, None);
+        account.clock = clock;
+        let engines = fresh_engines(&policies);
+        vec![
+            ObjectServer::new(object, engines, devices.clone(), backends.clone()),
+            ContainerServer::new(container, pool.clone(), backends),
+            AccountServer::new(account, pool.clone()),
+        ]
     }
 
     fn index_config(&self, life: &Arc<Life>, root: &Path) -> IndexConfig {
