@@ -175,7 +175,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mount = Mount::start(&setup, "mnt", &[])?;
     let (at, work) = (mount.dir.clone(), setup.dir.join("work"));
     fs::create_dir_all(&work)?;
-    check_calls(&mut report, options, &at, &store);
+    check_calls(&mut report, options, &setup, &at, &store);
     check_programs(&mut report, &setup, &at, &work);
     report.check("a second mount reads what the first closed", || {
         failures::second(&setup, &at)
@@ -201,7 +201,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn check_calls(report: &mut Report, options: &Options, at: &Path, store: &Cairn) {
+fn check_calls(report: &mut Report, options: &Options, setup: &Setup, at: &Path, store: &Cairn) {
     report.check("files, attributes, links, directories", || {
         calls::basics(&at.join("basics"))
     });
@@ -216,7 +216,7 @@ fn check_calls(report: &mut Report, options: &Options, at: &Path, store: &Cairn)
         }
     }
     report.check("files that are open are replaced and removed", || {
-        calls::replaced_while_open(&at.join("replaced"), &mut store.account()?)
+        calls::replaced_while_open(setup, &mut store.account()?)
     });
     report.check("odd and deep names", || calls::odd_names(&at.join("odd")));
     report.check("64 writers", || calls::many_writers(&at.join("many")));

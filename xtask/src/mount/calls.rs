@@ -1,5 +1,6 @@
 //! File-system calls, checked against POSIX and `docs/mount.md`.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::CONTAINER;
+use super::{CONTAINER, Mount, Setup};
 use crate::random::Random;
 use crate::wire::Account;
 use crate::workspace::run_quiet;
@@ -281,9 +282,30 @@ pub(super) fn changed_in_place(dir: &Path, account: &mut Account) -> Result<()> 
     Ok(())
 }
 
-/// An open file is replaced, and another is removed: their open handles keep the old content, and
-/// no segment is leaked.
-pub(super) fn replaced_while_open(dir: &Path, account: &mut Account) -> Result<()> {
+/// An open file is replaced, and another is removed: their open handles keep the old content, and a
+/// mount that has ended leaves no segment behind.
+pub(super) fn replaced_while_open(setup: &Setup, account: &mut Account) -> Result<()> {
+    let before = segments(account)?;
+    let mount = Mount::start(setup, "replaced", &[])?;
+    replace_while_open(&mount.dir.join("replaced"))?;
+    // Until then segments of replaced versions are kept for downloads under way.
+    mount.stop()?;
+    let after = segments(account)?;
+    let left: Vec<&String> = after.difference(&before).collect();
+    ensure!(left.is_empty(), "segments that nothing refers to: {left:?}");
+    Ok(())
+}
+
+/// The names of all segments but those of zeros, which holes share, and the pins of open files.
+fn segments(account: &mut Account) -> Result<BTreeSet<String>> {
+    let path = format!("/{CONTAINER}");
+    let list = account.must("GET", &path, "?prefix=.segments/", &[], b"")?;
+    let is_own = |line: &&str| !["/zeros/", "/pins/"].iter().any(|kept| line.contains(kept));
+    let text = list.text();
+    Ok(text.lines().filter(is_own).map(str::to_owned).collect())
+}
+
+fn replace_while_open(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     for size in [100, 20 << 20] {
         let (old, new) = (Random::new(1).bytes(size), Random::new(2).bytes(size));
@@ -307,16 +329,5 @@ pub(super) fn replaced_while_open(dir: &Path, account: &mut Account) -> Result<(
         open.read_exact_at(&mut tail, 25)?;
         ensure!(tail == new[25..75], "an unlinked file is not what it was");
     }
-    // Removals are done in the background.
-    std::thread::sleep(Duration::from_secs(1));
-    let path = format!("/{CONTAINER}");
-    let left = account
-        .must("GET", &path, "?prefix=.segments/", &[], b"")?
-        .text();
-    // Zero segments of holes are shared; the pin of a closed file stays until the mount's next
-    // upkeep, up to half a minute.
-    let is_needed = |line: &&str| !["/zeros/", "/pins/"].iter().any(|kept| line.contains(kept));
-    let left: Vec<&str> = left.lines().filter(is_needed).collect();
-    ensure!(left.is_empty(), "segments that nothing refers to: {left:?}");
     Ok(())
 }
