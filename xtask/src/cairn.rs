@@ -102,9 +102,22 @@ impl Cairn {
             confs,
             processes: Vec::new(),
         };
+        if let Some(module) = std::env::var_os("CAIRN_ENGINE") {
+            cairn.set_engine(&module.to_string_lossy())?;
+        }
         // `up` refuses the users' well-known keys beyond loopback.
         cairn.set("proxy", "DEFAULT", "bind_ip", &address.ip().to_string())?;
         Ok(cairn)
+    }
+
+    /// Sets `diskfile_module` of the only policy. With `$CAIRN_ENGINE` every new store has it, so that
+    /// each suite can be run on each engine.
+    fn set_engine(&self, module: &str) -> Result<()> {
+        let conf = self.conf("object").context("there is no object conf")?;
+        let conf = conf.with_file_name("swift.conf");
+        let text = std::fs::read_to_string(&conf)?;
+        let text = with_option(&text, "storage-policy:0", "diskfile_module", module);
+        Ok(std::fs::write(conf, text)?)
     }
 
     /// A store of given confs; `dir` is for logs.
