@@ -67,7 +67,7 @@ pub(crate) trait Update: Send {
 /// three at most.
 pub(crate) struct Db {
     pub(crate) key: DbKey,
-    leases: AtomicUsize,
+    leases: Arc<AtomicUsize>,
     pub(crate) last_used: Mutex<Instant>,
     pub(crate) queue: Mutex<Queue>,
     /// Told when the queue is gathered.
@@ -117,7 +117,7 @@ impl Db {
     pub(crate) fn new(key: DbKey) -> Self {
         Db {
             key,
-            leases: AtomicUsize::new(0),
+            leases: Arc::default(),
             last_used: Mutex::new(Instant::now()),
             queue: Mutex::default(),
             gathered: Condvar::new(),

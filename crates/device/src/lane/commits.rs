@@ -149,13 +149,19 @@ impl<H: Host> CommitLane<H> {
         operation: Box<dyn Operation<H>>,
     ) -> Result<(), Refused> {
         let (since, config) = (self.now(), &self.config);
+        // A refused one is dropped here, behind the lane's lock: that may close and remove files.
+        let (mut operation, mut refused) = (Some(operation), None);
         let push = |pushing: Pushing<'_, State<H>>| {
             let running = pushing.queues.running;
             let queue = pushing.queues.queue(class);
             if bound == Bound::Queue && queue.len() >= config.depth.max(1) {
                 return Err(Refused::Full);
             }
-            queue.push_back(Queued { operation, since });
+            queue.extend(
+                operation
+                    .take()
+                    .map(|operation| Queued { operation, since }),
+            );
             let most = threads_beside(config.threads.max(1), class, running);
             Ok(Push {
                 starts: pushing.idle == 0 && pushing.workers < most,
@@ -163,7 +169,7 @@ impl<H: Host> CommitLane<H> {
                 wakes: queue.len() == 1,
             })
         };
-        self.queue(bound, push, |state| drop(state.queue(class).pop_back()))
+        self.queue(bound, push, |state| refused = state.queue(class).pop_back())
     }
 }
 

@@ -103,12 +103,14 @@ impl JobLane {
         work: Box<dyn Work>,
     ) -> Result<(), Refused> {
         let (since, config) = (self.now(), &self.config);
+        // A refused one is dropped here, behind the lane's lock: that may close files.
+        let (mut work, mut refused) = (Some(work), None);
         let push = |pushing: Pushing<'_, State>| {
             let queue = pushing.queues.queue(class);
             if bound == Bound::Queue && queue.len() >= config.depth.max(1) {
                 return Err(Refused::Full);
             }
-            queue.push_back(Queued { work, since });
+            queue.extend(work.take().map(|work| Queued { work, since }));
             let waiting = pushing.queues.jobs.len() + pushing.queues.background.len();
             let starts = waiting > pushing.idle && pushing.workers < config.threads.max(1);
             Ok(Push {
@@ -116,7 +118,7 @@ impl JobLane {
                 wakes: true,
             })
         };
-        self.queue(bound, push, |state| drop(state.queue(class).pop_back()))
+        self.queue(bound, push, |state| refused = state.queue(class).pop_back())
     }
 }
 

@@ -3,6 +3,7 @@
 //! With one operation at hand it is as if that one had called fsync itself.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
 use futures_channel::oneshot;
@@ -45,9 +46,13 @@ impl<T, E> Completion<T, E> {
         Completion(Box::new(complete))
     }
 
-    /// The operation is durable, or has failed.
+    /// The operation is durable, or has failed. A panic of whoever waits ends there, and not the
+    /// engine's thread.
     pub fn complete(self, result: Result<T, E>) {
-        (self.0)(result);
+        let complete = AssertUnwindSafe(|| (self.0)(result));
+        if catch_unwind(complete).is_err() {
+            tracing::error!("the end of an operation panicked");
+        }
     }
 }
 
@@ -64,8 +69,6 @@ pub enum Step<G: Ground, T> {
         set: SyncSet,
         next: Next<G, T>,
     },
-    /// Goes on at once: nothing has to be on disk before.
-    Go(Next<G, T>),
     /// Handed to another thread, which completes it when it is durable. Nothing else waits for it.
     Handed(Handed<T, G::Error>),
 }
@@ -96,7 +99,6 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
                 set,
                 next: Box::new(move |ground| Ok(next(ground)?.map(f))),
             },
-            Step::Go(next) => Step::Go(Box::new(move |ground| Ok(next(ground)?.map(f)))),
             Step::Handed(Handed(hand)) => Step::handed(move |completion| {
                 let mapped = |result: Result<T, G::Error>| completion.complete(result.map(f));
                 hand(Completion::new(mapped));
@@ -115,11 +117,8 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
                 set,
                 next: Box::new(move |ground| Ok(next(ground)?.end(f))),
             },
-            // It is waited for, and leaves nothing to sync.
-            handed @ Step::Handed(_) => {
-                Step::Go(Box::new(move |ground| Ok(f(handed.finish(ground)?))))
-            }
-            Step::Go(next) => Step::Go(Box::new(move |ground| Ok(next(ground)?.end(f)))),
+            // Only steps of files have another end, and these are done by the device's own threads.
+            Step::Handed(_) => unreachable!("an operation that was handed over has its own end"),
         }
     }
 
@@ -139,7 +138,6 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
                     ground.sync(&set)?;
                     self = next(ground)?;
                 }
-                Step::Go(next) => self = next(ground)?,
                 Step::Handed(Handed(hand)) => {
                     let (sender, receiver) = mpsc::sync_channel(1);
                     hand(Completion::new(move |result| _ = sender.send(result)));
@@ -186,10 +184,6 @@ where
             return Advanced::Ended(None);
         };
         match next(ground) {
-            Ok(Step::Go(next)) => {
-                self.next = Some(next);
-                Operation::<H>::advance(self, ground, is_alone)
-            }
             Ok(Step::Sync { set, next }) => {
                 self.next = Some(next);
                 Advanced::Sync(set)
@@ -242,5 +236,5 @@ where
 
 /// A panic in it ends it, not the operation.
 fn run_caught(tidy_up: Afterwards) {
-    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tidy_up));
+    let _ = catch_unwind(AssertUnwindSafe(tidy_up));
 }

@@ -115,7 +115,13 @@ impl FileSystem {
     pub(crate) fn sync_whole(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.syncs.machine {
             Some(machine) => machine.sync(fd),
-            None => Ok(group::sync_all(fd)?),
+            None => {
+                let synced = group::sync_all(fd);
+                if let (Err(_), Some(group)) = (&synced, &self.group) {
+                    group.fail();
+                }
+                Ok(synced?)
+            }
         }
     }
 

@@ -37,7 +37,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cairn_types::plant::Plant;
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::set::SyncSet;
@@ -139,6 +139,16 @@ pub(crate) struct Leading {
     has_ended: bool,
 }
 
+/// An open file description of its own on the file system of `fd`. The kernel tells each description
+/// of a lost page once: one that is shared tells its first asker alone.
+fn own_description(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::openat(fd, ".", flags, Mode::empty()) {
+        Ok(own) => Ok(own),
+        Err(_) => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?),
+    }
+}
+
 impl GroupSync {
     /// The one for the file system that `fd` is on, shared by all devices on it. It keeps the file
     /// system from being unmounted.
@@ -154,7 +164,7 @@ impl GroupSync {
             return Ok(held);
         }
         all.retain(|_, group| group.strong_count() > 0);
-        let mut group = GroupSync::by(Some(rustix::io::fcntl_dupfd_cloexec(fd, 0)?));
+        let mut group = GroupSync::by(Some(own_description(fd)?));
         group.is_journaled = !lacks_journal(file_system);
         let group = Arc::new(group);
         all.insert(file_system, Arc::downgrade(&group));
@@ -254,6 +264,12 @@ impl GroupSync {
             started: None,
             has_ended: false,
         }
+    }
+
+    /// A sync of the whole file system that was not a group's has failed: the kernel has told that once,
+    /// and a group's next sync would not hear of it.
+    pub(crate) fn fail(&self) {
+        self.state.lock().has_failed = true;
     }
 
     /// A group's sync has ended. `times`: when it began and ended, unless it was given up.
