@@ -11,7 +11,7 @@ use clap::Args;
 use crate::conformance::Functional;
 use crate::report::Report;
 use crate::venv::Venv;
-use crate::workspace::{build_cairn, cargo, install};
+use crate::workspace::{self, build_cairn, cargo, install};
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
     lab_drivers, lab_live, mixed, mount, security, sim, tidy,
@@ -64,6 +64,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for why in skipped {
         report.skip(&why, "a test said so");
     }
+    report.check("threads of the device runtime in many orders", || {
+        let args = [
+            "test",
+            "--package",
+            "cairn-device",
+            "--features",
+            "shuttle",
+            "--quiet",
+        ];
+        workspace::run(cargo().args(args))
+    });
     let mut built = false;
     report.check("release build", || {
         build_cairn()?;

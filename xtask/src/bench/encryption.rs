@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
-use super::{Cell, Options, Subject};
+use super::{Cell, Options, Subject, alternate};
 use crate::cairn::{Cairn, Spread};
 use crate::workspace;
 
@@ -52,17 +52,8 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     let mut bars = Vec::new();
     for &size in &sizes {
         for &connections in &connections {
-            for round in 0..options.rounds {
-                for turn in 0..subjects.len() {
-                    // The order rotates, so that no store always follows the same one.
-                    let count = subjects.len();
-                    let subject = &mut subjects[(turn + round) % count];
-                    subject.freeze(false);
-                    let measured = subject.cells(&binary, size, connections, seconds)?;
-                    subject.freeze(true);
-                    cells.extend(measured.into_iter().map(|cell| (round, cell)));
-                }
-            }
+            let plan = (size, connections, seconds);
+            cells.extend(alternate(&mut subjects, &binary, plan, options.rounds)?);
             bars.extend(print(&cells, size, connections));
         }
     }

@@ -176,12 +176,25 @@ fn is_test_attribute(tree: &TokenTree) -> bool {
     let TokenTree::Group(group) = tree else {
         return false;
     };
-    let text = group.stream().to_string();
-    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let mut words = Vec::new();
+    identifiers(group.stream(), &mut words);
+    let attribute = words.first().map(String::as_str);
     group.delimiter() == Delimiter::Bracket
-        && !text.starts_with("cfg_attr")
-        && !text.contains("not")
-        && words.any(|word| word == "test")
+        && !matches!(attribute, Some("doc" | "cfg_attr"))
+        && !words.iter().any(|word| word == "not")
+        && words.iter().any(|word| word == "test")
+}
+
+/// All identifiers of a stream, those inside groups too. Words of literals, such as comments that became
+/// `#[doc = "…"]`, are none.
+fn identifiers(stream: TokenStream, found: &mut Vec<String>) {
+    for tree in stream {
+        match tree {
+            TokenTree::Ident(ident) => found.push(ident.to_string()),
+            TokenTree::Group(group) => identifiers(group.stream(), found),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
 }
 
 fn is_inner_test_attribute(window: &[TokenTree]) -> bool {
@@ -266,6 +279,13 @@ mod tests {
         let elsewhere = "crates/disk/src/a/tests.rs";
         let source = Source::parse(elsewhere, "fn f() { a() }", false).expect("Rust");
         assert_eq!(source.find(&["a"]), [0usize; 0]);
+    }
+
+    #[test]
+    fn a_comment_with_the_word_is_no_test_attribute() {
+        let source =
+            parse("/// Rows for a test.\nfn f() { a() }\n#[doc = \"test\"]\nfn g() { a() }");
+        assert_eq!(source.find(&["a"]), [2, 4]);
     }
 
     #[test]
