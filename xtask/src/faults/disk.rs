@@ -151,9 +151,23 @@ impl Disk {
     }
 
     fn detach(&mut self) {
-        if let Some(device) = self.loop_device.take() {
+        if self.loop_device.is_some() {
             unmount(&self.mount_point);
+            self.wait_until_free();
+        }
+        if let Some(device) = self.loop_device.take() {
             let _ = Command::new("losetup").args(["-d", &device]).output();
+        }
+    }
+
+    /// Waits until nobody has the file system mounted, half a minute at most: a mount namespace that
+    /// another program made meanwhile has a copy of every mount.
+    fn wait_until_free(&self) {
+        for _ in 0..600 {
+            match self.is_free() {
+                Ok(false) => std::thread::sleep(Duration::from_millis(50)),
+                Ok(true) | Err(_) => return,
+            }
         }
     }
 
