@@ -378,8 +378,7 @@ impl Db {
         });
         if let Err(error) = result {
             if !conn.is_autocommit() {
-                // SQLite may have rolled back already; a connection still in a transaction is
-                // dropped.
+                // SQLite may have rolled back already; one still in a transaction is dropped.
                 let _ = run(conn, "ROLLBACK");
             }
             return Some(self.fail_rolled_back(config, opened, error, updates));
@@ -448,8 +447,7 @@ impl Db {
         Ok(same.then_some(opened))
     }
 
-    /// Opens the database for writing if necessary: migrates the schema and merges pending rows
-    /// left by Swift.
+    /// Opens the database for writing if necessary: migrates it, and merges Swift's pending rows.
     pub(crate) fn open(
         &self,
         config: &IndexConfig,
@@ -538,8 +536,7 @@ impl Db {
         Ok(opened)
     }
 
-    /// Opens the database and makes pending rows visible to readers, as far as there is space for a
-    /// merge.
+    /// Opens the database and shows pending rows to readers, as far as there is space to merge.
     fn open_shown(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
         match self.try_open_shown(config, writer) {
             Err(IndexError::NoSpace { .. }) => {}
@@ -552,8 +549,7 @@ impl Db {
         }
     }
 
-    /// Opens the database for readers alone; the next writer reopens it and merges pending rows
-    /// first.
+    /// Opens the database for readers alone; the next writer reopens it and merges pending rows.
     fn open_unmerged(
         &self,
         config: &IndexConfig,

@@ -173,7 +173,7 @@ pub(crate) fn warn_of_mistyped(conf: &ServerConf) {
     }
 }
 
-/// Whether a value would have an effect in Swift.
+/// Whether Swift would act on an option that has no effect here.
 fn is_without_effect(option: &str, value: &str) -> bool {
     let is_off = matches!(
         value.trim().to_ascii_lowercase().as_str(),

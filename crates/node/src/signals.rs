@@ -104,7 +104,7 @@ impl StopSignals {
 pub(crate) fn end_with_parent(parent: Option<Pid>) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::HUP))
         .context("cannot be told when the parent ends")?;
-    // It may have ended before. An earlier release passed no id except 1, which never adopts.
+    // It may have ended before. An earlier release always passed 1, which is ignored.
     let is_known = parent.is_some_and(|parent| !parent.is_init());
     if is_known && getppid() != parent {
         bail!("the parent of this worker ended while it started");

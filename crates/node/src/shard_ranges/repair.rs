@@ -297,8 +297,8 @@ fn solve<'r>(
     Solved::Donors(donors)
 }
 
-/// Refuses if donors have rows beyond the best path's progress: there should have been a better
-/// path.
+/// The ranges, of the path or the donors, that have rows beyond the first range of the best path
+/// without: there should have been a better path.
 fn isolated(path: &Path<'_>, donors: &[&ShardRange]) -> Option<&'static str> {
     let has_rows = |range: &ShardRange| range.is_any(&[State::Cleaved, State::Active]);
     let waiting = path.ranges.iter().find(|range| !has_rows(range));
