@@ -1,4 +1,5 @@
-//! `cairn advise`: files and arguments around the crate `advise`, and the measuring that calibrates it.
+//! `cairn advise`: command line and files of the crate `advise`, and the measurements that
+//! calibrate it.
 
 mod cells;
 mod device;
@@ -125,7 +126,7 @@ pub(crate) fn run(command: AdviseCommand) -> Result<()> {
     }
 }
 
-/// A file's value; an error names the file.
+/// Parses a file; an error names the file.
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, cairn_advise::AdviseError>,
@@ -141,8 +142,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     Ok(write_whole(path, text.as_bytes())?)
 }
 
-fn say(text: &str) {
-    // Nobody may be listening.
+fn print_line(text: &str) {
+    // Standard output may be closed.
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
@@ -160,8 +161,8 @@ fn run_predict(arguments: &PredictArguments) -> Result<()> {
     };
     let prediction = predict(&cluster, &workload, &calibration, &asked)?;
     match arguments.json {
-        true => say(&prediction.to_json()),
-        false => say(prediction.to_text().trim_end()),
+        true => print_line(&prediction.to_json()),
+        false => print_line(prediction.to_text().trim_end()),
     }
     Ok(())
 }
@@ -180,7 +181,7 @@ fn ask(question: Question, arguments: &QuestionArguments) -> Result<()> {
         &calibration,
         extrapolate,
     )?;
-    say(answer.to_text().trim_end());
+    print_line(answer.to_text().trim_end());
     let Some(out) = &arguments.out else {
         return Ok(());
     };
@@ -190,7 +191,7 @@ fn ask(question: Question, arguments: &QuestionArguments) -> Result<()> {
     if let Some(pick) = answer.pick.and_then(|pick| answer.simulated.get(pick)) {
         write(&out.join("cluster.toml"), &pick.cluster.to_text())?;
     }
-    say(&format!("{}", out.join("advice.html").display()));
+    print_line(&format!("{}", out.join("advice.html").display()));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The allocator, and how soon memory goes back to the system.
+//! The allocator, and the delay after which it returns memory to the system.
 
 /// Requests make many small allocations on one thread and free them on another.
 #[global_allocator]
@@ -6,19 +6,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// mimalloc's `mi_option_purge_delay`, the 16th of its options; its crate does not name it.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = libmimalloc_sys::mi_option_use_numa_nodes - 1;
-/// Its own is a second: what a flood of requests leaves lies there until the next one, of another
-/// size, has taken as much again.
+/// mimalloc's default is a second: memory freed after a burst of requests then stays until the next
+/// burst, of other sizes, has allocated as much again.
 const PURGE_DELAY_MS: std::ffi::c_long = 10;
 
-/// Called once, at the start. `MIMALLOC_PURGE_DELAY` in the environment says otherwise.
+/// Sets the delay, once at the start, unless `MIMALLOC_PURGE_DELAY` is in the environment.
 #[allow(unsafe_code)]
 pub(crate) fn set_up() {
     // SAFETY: an option that exists, and a value that it may have.
     unsafe { libmimalloc_sys::mi_option_set_default(PURGE_DELAY, PURGE_DELAY_MS) }
 }
 
-/// Frees the calling thread's pages that hold nothing any more, and gives the system those that
-/// have been free for a while.
+/// Frees the calling thread's empty pages, and returns those to the system that have been free for
+/// the delay.
 #[allow(unsafe_code)]
 pub(crate) fn give_back() {
     // SAFETY: no arguments that could be wrong, and sound on any thread at any time.

@@ -384,7 +384,7 @@ pub(crate) struct MountArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Bytes, or with K, M or G behind them multiples of 1,024.
+/// Bytes, or with suffix K, M or G multiples of 1,024.
 fn parse_size(text: &str) -> Result<u64, String> {
     let wrong = || "expected bytes, or a number with K, M or G behind it, such as 256M".to_owned();
     let (digits, unit) = match text.char_indices().last() {

@@ -1,4 +1,4 @@
-//! `cairn lab serve`, and what `cairn up` says of its console.
+//! `cairn lab serve`, and the console's options of `cairn up`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -107,7 +107,7 @@ fn audit(path: String) -> Result<AuditLog> {
         .with_context(|| format!("--audit-file {path}: cannot be written"))
 }
 
-/// The password, and what is printed of it: one that was given is known already.
+/// The password, and the text printed about it: a given one is not shown.
 fn password(file: Option<PathBuf>) -> Result<(Password, String)> {
     if let Some(file) = file {
         let source = format!("--password-file {}", file.display());

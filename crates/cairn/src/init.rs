@@ -64,7 +64,7 @@ pub(crate) struct InitArguments {
     non_strict: bool,
 }
 
-/// 0: done; 1: not, or not for all.
+/// Runs the command; exit code 0 if it succeeded for all.
 pub(crate) fn run(arguments: InitArguments) -> ExitCode {
     let strict = match (arguments.strict, arguments.non_strict) {
         (true, _) => Some(true),
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: InitArguments) -> ExitCode {
         strict,
     };
     let mut words = arguments.words;
-    // Either order is understood: `start main` as well as `main start`.
+    // Accepts either order: `start main` and `main start`.
     if words.first().is_some_and(|w| init::is_command(w))
         && !words.last().is_some_and(|w| init::is_command(w))
     {

@@ -1,10 +1,11 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn study`, `cairn advise`, `cairn mount`, `cairn ring`,
-//! `cairn init`, `cairn rekey`, `cairn pebbles`; and under the names of OpenStack Swift's programs, by which it may be called
-//! (`ln -s cairn swift-object-server`), those programs with their arguments.
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn study`, `cairn advise`,
+//! `cairn mount`, `cairn ring`, `cairn init`, `cairn rekey`, `cairn pebbles`; and, called under the
+//! names of OpenStack Swift's programs (`ln -s cairn swift-object-server`), those programs with
+//! their arguments.
 //!
-//! Exit codes: 0 ended as asked; 1 an error, told on standard error, or something remains for
-//! `cairn rekey`; 2 arguments that make no
-//! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
+//! Exit codes: 0 success; 1 an error, reported on standard error, or something remains for `cairn
+//! rekey`; 2 invalid arguments; 130 a second signal aborted the shutdown. `cairn ring` has those of
+//! swift-ring-builder.
 
 mod advise;
 mod allocator;
@@ -27,8 +28,8 @@ use clap::Parser;
 use crate::args::{Arguments, Command, LabCommand, RekeyArguments, ServeArguments, UpArguments};
 
 fn main() -> ExitCode {
-    // In huge pages a hundred threads' small allocations hold twice the memory they need. Where
-    // the kernel has no such switch there is nothing to turn off.
+    // With huge pages a hundred threads' small allocations take twice the memory. Fails harmlessly
+    // on a kernel without that option.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     allocator::set_up();
     cairn_node::memory::tidy_with(allocator::give_back);
@@ -65,13 +66,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells an error, with all its causes, on one line.
+/// Prints an error with all its causes on one line.
 pub(crate) fn exit_code(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             use std::io::Write;
-            // Nobody may be listening; the exit code still tells.
+            // Standard error may be closed; the exit code remains.
             let _ = writeln!(std::io::stderr(), "cairn: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,5 +1,4 @@
-//! `cairn mount`: the command line of the file system, and its way into the background; `cairn mount
-//! sweep`.
+//! `cairn mount`: the command line of the file system, and its daemonisation; `cairn mount sweep`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +13,7 @@ use cairn_node::settings::LogLevel;
 
 use crate::args::{MountArguments, MountCommand, SweepArguments};
 
-/// The file of certificates that is named, or that of the environment.
+/// The given file of certificates, or that of the environment.
 fn authorities(named: Option<PathBuf>) -> Option<PathBuf> {
     named.or_else(|| {
         let file = std::env::var_os("OS_CACERT")?;
@@ -72,13 +71,13 @@ pub(crate) fn run(arguments: MountArguments) -> Result<()> {
         authorities,
     };
     Ok(cairn_mount::run(options, || {
-        // Nobody may be listening.
+        // Standard output may be closed.
         let _ = writeln!(std::io::stdout(), "{greeting}");
     })?)
 }
 
-/// Starts the same command in the foreground of a process group of its own, and returns when it has
-/// mounted, or has not.
+/// Starts the same command in the foreground of a process group of its own, and returns once it has
+/// mounted or failed.
 fn in_background() -> Result<()> {
     let program = std::env::current_exe().context("finding this program")?;
     let mut child = Command::new(program)

@@ -1,4 +1,5 @@
-//! `cairn pebbles`: the volumes of a device, looked at. Nothing is written, and a server may be at work.
+//! `cairn pebbles`: inspection of a device's volumes. Nothing is written, and a server may be
+//! running.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -42,7 +43,7 @@ impl Device {
     }
 }
 
-/// True: all is well.
+/// Runs the command; true if nothing is damaged.
 pub(crate) fn run(command: PebblesCommand) -> Result<bool> {
     let mut out = BufWriter::new(io::stdout().lock());
     let is_well = match command {
@@ -78,7 +79,7 @@ fn list(device: &Device, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// An entry as the file that Swift would have.
+/// An entry in the form of Swift's file name.
 fn shown(entry: &Entry) -> String {
     let time = entry.timestamp;
     match entry.kind {

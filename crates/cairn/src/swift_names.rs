@@ -1,4 +1,4 @@
-//! The program under the names of OpenStack Swift's own: which one, and its arguments.
+//! The program under the names of OpenStack Swift's programs, with their arguments.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -252,7 +252,7 @@ enum RelinkerStep {
     Cleanup,
 }
 
-/// 0: all devices.
+/// A number; 0 is all devices.
 fn parse_workers(text: &str) -> Result<usize, String> {
     match text {
         "auto" => Ok(0),
@@ -270,7 +270,7 @@ struct InitProgram {
     arguments: InitArguments,
 }
 
-/// Runs the program that `arguments[0]` names, if it is one of Swift's.
+/// Runs the program named by `arguments[0]`, if it is one of Swift's.
 pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(arguments.first()?)
         .file_name()
@@ -334,7 +334,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     ))))
 }
 
-/// The names by which this program can be called.
+/// Names by which this program can be called.
 fn known() -> Vec<String> {
     let servers = Role::ALL.into_iter().map(Role::server_name);
     let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
@@ -449,8 +449,8 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
     }
 }
 
-/// `cairn ring` and swift-ring-builder, whose exit codes say more than yes or no: 0 done, 1 done
-/// with a warning, 2 not done. `locked`: as swift-ring-builder-safe.
+/// `cairn ring` and swift-ring-builder, with its exit codes: 0 done, 1 done with a warning, 2 not
+/// done. `locked` as for swift-ring-builder-safe.
 pub(crate) fn ring_builder(arguments: &[String], locked: bool) -> ExitCode {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let run = if locked { cli::run_locked } else { cli::run };

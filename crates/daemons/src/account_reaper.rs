@@ -1,9 +1,8 @@
-//! Empties deleted accounts: an account that is marked as deleted loses its objects and its
-//! containers, by requests to the servers that have them. Its own database goes when the
-//! replicator finds it empty and old enough.
+//! Account reaper: deletes the objects and containers of deleted accounts, by requests to their
+//! servers. The account's database is removed by the replicator once it is empty and old enough.
 //!
-//! Each of an account's primaries does its share of the containers. What fails is tried again by
-//! the next pass.
+//! Each of an account's primaries handles its share of the containers. Failures are retried in the
+//! next pass.
 
 mod reap;
 #[cfg(test)]
@@ -25,23 +24,23 @@ use tracing::{debug, info, warn};
 use crate::db_replicator::{default_port, own_address};
 use crate::local::{self, OwnAddress, blocking};
 use crate::log_limit::DeviceErrors;
-use crate::rounds::every;
+use crate::rounds::run_every;
 
 /// `[account-reaper]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccountReaperConfig {
-    /// Accounts on devices that the ring names with this address are looked at.
+    /// Address of this node in the ring; accounts on its devices are reaped.
     pub own: OwnAddress,
     pub mount_check: bool,
-    /// From one pass's start to the next one's.
+    /// Interval from one pass's start to the next one's.
     pub interval: Duration,
-    /// Objects under way at once.
+    /// Maximum concurrent deletions of objects.
     pub concurrency: usize,
-    /// For one server's answer, connecting to it included.
+    /// Timeout of a request, including the connection.
     pub patience: Duration,
-    /// Nothing is removed before an account has been deleted for so long.
+    /// Minimum time since an account's deletion before anything is removed.
     pub delay_reaping: Duration,
-    /// An account that is not empty so long after it may be reaped is told of in the log.
+    /// Time after that from which a remaining account is logged.
     pub reap_warn_after: Duration,
 }
 
@@ -64,7 +63,7 @@ impl AccountReaperConfig {
     }
 }
 
-/// What a pass did.
+/// Results of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReaperStats {
     pub accounts: u64,
@@ -109,15 +108,15 @@ impl AccountReaper {
         })
     }
 
-    /// Passes until `stop` turns true.
+    /// Runs passes until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        every(self.config.interval, stop, || async {
+        run_every(self.config.interval, stop, || async {
             self.once().await;
         })
         .await;
     }
 
-    /// One pass over all accounts.
+    /// Runs one pass over all accounts.
     pub async fn once(self: &Arc<Self>) -> ReaperStats {
         let started = Instant::now();
         *self.stats.lock() = ReaperStats::default();
@@ -173,7 +172,7 @@ impl AccountReaper {
         Ok(())
     }
 
-    /// The account, if it is to be emptied now.
+    /// Reads the account; `None` unless it is to be reaped now.
     async fn due(&self, key: &DbKey) -> Result<Option<AccountInfo>, IndexError> {
         let db = self.pool.db_by_key(key.clone()).checked(DriveCheck {
             mount_check: self.config.mount_check,

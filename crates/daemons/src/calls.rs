@@ -1,4 +1,4 @@
-//! How daemons call servers: over the replication network, and for a status and headers.
+//! Requests of daemons to servers over the replication network, for a status and headers.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use http::header::{CONTENT_LENGTH, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::time::timeout;
 
-/// The largest answer that is read to its end.
-const MAX_ANSWER: u64 = 64 * 1024;
+/// Maximum bytes read of a response's body.
+const RESPONSE_MAX_BYTES: u64 = 64 * 1024;
 
-/// Calls a node's server; `patience` is for the answer's head, and again for its body, which is
-/// not kept.
+/// Calls a node's server; the timeout applies to the response's head, and again to its body, which
+/// is discarded.
 pub(crate) async fn call(
     backends: &Backends,
     node: &Node,
@@ -26,12 +26,12 @@ pub(crate) async fn call(
         .call(address, request, patience)
         .await?
         .into_parts();
-    // Read to its end, so that the connection can be used again.
-    let _ = timeout(patience, body.collect(MAX_ANSWER)).await;
+    // Drained, so that the connection can be reused.
+    let _ = timeout(patience, body.collect(RESPONSE_MAX_BYTES)).await;
     Ok((head.status, head.headers))
 }
 
-/// As [`call`], for an answer's body of at most `limit` bytes; `None` where it did not come whole.
+/// As [`call`], for a body of at most `limit` bytes; `None` if it is incomplete.
 pub(crate) async fn call_for_body(
     backends: &Backends,
     node: &Node,
@@ -48,8 +48,8 @@ pub(crate) async fn call_for_body(
     Ok((head.status, body.ok().and_then(Result::ok)))
 }
 
-/// A question for a partition's suffix hashes; `suffixes`: those to be hashed anew, in a path of
-/// their own (`abc-def`), or nothing for all there are.
+/// A REPLICATE request for a partition's suffix hashes; `suffixes` are those to recompute
+/// (`abc-def`), or empty.
 pub(crate) fn hashes_of(
     node: &Node,
     partition: u32,
@@ -70,7 +70,7 @@ pub(crate) fn hashes_of(
     request
 }
 
-/// `object-updater 4711`, as Swift's daemons call themselves.
+/// User agent in the form of Swift's daemons: `object-updater 4711`.
 pub(crate) fn user_agent(daemon: &'static str) -> HeaderValue {
     HeaderValue::from_str(&format!("{daemon} {}", std::process::id()))
         .unwrap_or(HeaderValue::from_static(daemon))

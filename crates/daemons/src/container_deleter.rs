@@ -1,8 +1,8 @@
-//! Deleting much of a container without asking for each object: all that a listing has are queued
-//! for the expirer, which deletes them as of one moment. Until it has, listings show them.
+//! Bulk deletion in a container: queues all listed objects for the expirer, which deletes them as
+//! of one timestamp. Until then listings show them.
 //!
-//! The rows are those of Swift's own tool: in the queue's container of that second, one row for each
-//! object, named by the exact time.
+//! Rows equal those of Swift's own tool: in the queue's container for that second, one row for each
+//! object, named by the exact timestamp.
 
 use bytes::Bytes;
 use cairn_http::params::quote;
@@ -14,29 +14,30 @@ use crate::internal_client::{InternalClient, InternalClientError};
 
 const QUEUE_ACCOUNT: &str = ".expiring_objects";
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
-/// Says that the row is no object's own expiry.
+/// Marks a row that is not the object's own expiry.
 const CONTENT_TYPE_OF_ROW: &str = "application/async-deleted";
 
-/// What is to be deleted.
+/// Parameters of a bulk deletion.
 #[derive(Clone, Debug)]
 pub struct Deletion {
     pub account: String,
     pub container: String,
-    /// Only names that begin so, after `marker` and before `end_marker`; empty ones say nothing.
+    /// Selects names with this prefix, after `marker` and before `end_marker`; empty imposes no
+    /// condition.
     pub prefix: String,
     pub marker: String,
     pub end_marker: String,
-    /// What is newer stays.
+    /// Timestamp of the deletion; newer objects stay.
     pub at: Timestamp,
 }
 
 impl Deletion {
-    /// Queues page after page; after each `told` hears how many that were in all, and the last
-    /// name. The number of all.
+    /// Queues page by page, calling `on_page` after each with the total so far and the last name.
+    /// Returns the total.
     pub async fn queue(
         &self,
         client: &InternalClient,
-        mut told: impl FnMut(u64, &str),
+        mut on_page: impl FnMut(u64, &str),
     ) -> Result<u64, InternalClientError> {
         let mut marker = self.marker.clone();
         let mut queued = 0;
@@ -55,11 +56,11 @@ impl Deletion {
             let queue = format!("/v1/{QUEUE_ACCOUNT}/{}", self.at.secs());
             client.update(&queue, &headers, self.rows(&names)).await?;
             queued += names.len() as u64;
-            told(queued, &marker);
+            on_page(queued, &marker);
         }
     }
 
-    /// A container that is not there has nothing to delete.
+    /// A page of names; empty for a nonexistent container.
     async fn page(
         &self,
         client: &InternalClient,
@@ -106,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// A container of three objects, a page of two at most; notes what is queued.
+    /// A fake container of three objects in pages of two; records queued rows.
     #[derive(Default)]
     struct Store {
         asked: Mutex<Vec<String>>,
@@ -150,10 +151,12 @@ mod tests {
             end_marker: String::new(),
             at: Timestamp::from_secs(1_700_000_000),
         };
-        let mut told = Vec::new();
-        let queued = deletion.queue(&client, |count, last| told.push((count, last.to_owned())));
+        let mut on_page = Vec::new();
+        let queued = deletion.queue(&client, |count, last| {
+            on_page.push((count, last.to_owned()))
+        });
         assert_eq!(queued.await.unwrap(), 3);
-        assert_eq!(told, [(2, "p2".to_owned()), (3, "p3".to_owned())]);
+        assert_eq!(on_page, [(2, "p2".to_owned()), (3, "p3".to_owned())]);
         let asked = store.asked.lock().clone();
         assert_eq!(
             asked[0],

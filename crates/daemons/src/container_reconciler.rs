@@ -1,10 +1,10 @@
-//! Moves objects to the policy of their container: after two halves of a cluster have made one
-//! container with different policies, some of its objects lie in the policy that lost. Container
-//! replicators queue them in the account `.misplaced_objects`; here each is copied (or deleted)
-//! where it belongs and removed where it does not, and its entry is taken off the queue.
+//! Container reconciler: moves objects to the policy of their container. If both halves of a split
+//! cluster create one container with different policies, some objects are in the losing policy.
+//! Container replicators queue them in the account `.misplaced_objects`; the reconciler copies (or
+//! deletes) each in the right policy, removes it from the wrong one, and dequeues it.
 //!
-//! Each step is written at the time of the original write with a small offset more: one later
-//! than the write that was misplaced, and earlier than any that a client has made since.
+//! Each step is written at the timestamp of the original write plus a small offset: later than the
+//! misplaced write, and earlier than any later write of a client.
 
 mod config;
 mod entry;
@@ -35,15 +35,15 @@ pub use entry::{DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_containe
 use entry::{Entry, slightly_later};
 use relocate::Outcome;
 
-const NODE_PATIENCE: Duration = Duration::from_secs(15);
-/// A container's policy is asked for again after that.
+const NODE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for which a container's policy is cached.
 const POLICY_TTL: Duration = Duration::from_secs(30);
-/// Policies known at once.
+/// Maximum cached policies.
 const POLICIES_MAX: usize = 10_000;
 
-/// What the reconciler stands on.
+/// Dependencies of the reconciler.
 pub struct ReconcilerParts {
-    /// A pipeline that moves objects as they are: without filters that change them.
+    /// Client of a pipeline without filters that change objects.
     pub client: InternalClient,
     pub hash_path: HashPath,
     pub rings: Arc<Rings>,
@@ -69,7 +69,7 @@ impl ContainerReconciler {
         })
     }
 
-    /// Passes until `stop` turns true.
+    /// Runs passes until `stop` turns true.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let passes = async {
             loop {
@@ -83,13 +83,12 @@ impl ContainerReconciler {
         }
     }
 
-    /// One pass over the queue; what became of its entries, by Swift's names of outcomes. Dropped
-    /// half-way it leaves some objects in both policies and still queued, which the next pass
-    /// finds moved.
+    /// Runs one pass over the queue; returns counts by Swift's names of outcomes. Dropped half-way
+    /// it leaves some objects in both policies and still queued, which the next pass finds moved.
     pub async fn once(self: &Arc<Self>) -> BTreeMap<&'static str, u64> {
         self.stats.lock().clear();
         let mut under_way = JoinSet::new();
-        // The newest first, and before the account lists it.
+        // The current hour's first, even before the account lists it.
         let current = queue_container(self.parts.clock.now()).to_string();
         self.walk_container(&current, &mut under_way).await;
         match self.queue_containers().await {
@@ -229,8 +228,8 @@ impl ContainerReconciler {
         }
     }
 
-    /// The policy most of the container's servers, by their histories, agree on. `None`: too few
-    /// answered.
+    /// The policy on which most of the container's servers agree, by their histories. `None` if too
+    /// few respond.
     async fn container_policy(&self, account: &str, container: &str) -> Option<PolicyIndex> {
         let key = (account.to_owned(), container.to_owned());
         if let Some((asked, policy)) = self.policies.lock().get(&key)
@@ -272,7 +271,7 @@ impl ContainerReconciler {
         ring.partition(&self.parts.hash_path, account, Some(container), None)
     }
 
-    /// Asks all primaries of a container; who does not answer is left out.
+    /// Requests from all primaries of a container; failures are omitted.
     async fn ask_nodes(
         &self,
         account: &str,
@@ -288,7 +287,7 @@ impl ContainerReconciler {
             let request = request(&node, partition, &method, path, time);
             let backends = self.parts.backends.clone();
             calls.spawn(async move {
-                let answer = calls::call(&backends, &node, request, NODE_PATIENCE).await;
+                let answer = calls::call(&backends, &node, request, NODE_TIMEOUT).await;
                 answer
                     .inspect_err(
                         |error| debug!(node = node.name(), %error, "a container server is silent"),
@@ -303,7 +302,7 @@ impl ContainerReconciler {
         answers
     }
 
-    /// Where that fails the next pass finds the entry again, and its object in place.
+    /// Dequeues an entry. If that fails, the next pass finds it again, with its object moved.
     async fn take_off(&self, entry: &Entry) {
         let container = &entry.queue_container;
         let path = format!("/{MISPLACED_OBJECTS_ACCOUNT}/{container}/{}", entry.name);
@@ -333,7 +332,7 @@ fn request(
     request
 }
 
-/// What a container server's headers say of its replica.
+/// A replica's policy claim, from a container server's headers.
 fn claim(headers: &HeaderMap) -> Option<(PolicyClaim, PolicyIndex)> {
     let time = |name| respond::header_timestamp(headers, name).unwrap_or_default();
     let index = respond::header(headers, "x-backend-storage-policy-index")?;

@@ -1,12 +1,12 @@
-//! The container sharder: cuts large containers into shards, moves rows to where they belong, and
-//! merges shards that have become small.
+//! The container sharder: splits large containers into shards, moves misplaced rows, and merges
+//! shards that have shrunk.
 //!
-//! Each cycle visits every container of this node's devices that is, or may be, sharded: looks
-//! whether its ranges make sense (`audit.rs`), moves rows that belong elsewhere
-//! (`misplaced.rs`), cuts, makes shards and fills them (`cleave.rs`), looks for shards to merge
-//! or to cut again (`candidates.rs`), and tells the root what a shard holds. All of it is in
-//! steps that may be cut short and are taken up by the next visit; replicas of a container are
-//! sharded each by itself, and only the first of them decides where to cut.
+//! Each cycle visits every container on this node's devices that is, or may be, sharded: audits its
+//! ranges (`audit.rs`), moves rows that belong elsewhere (`misplaced.rs`), finds ranges, creates
+//! shards and fills them (`cleave.rs`), finds shards to merge or to split (`candidates.rs`), and
+//! reports a shard's totals to its root. All of it proceeds in steps that may be interrupted and
+//! are resumed by the next visit. Replicas of a container are sharded independently; only the first
+//! of them decides on the bounds.
 
 mod audit;
 mod calls;
@@ -41,7 +41,7 @@ use crate::internal_client::InternalClient;
 use crate::local::{self, blocking};
 use crate::log_limit::DeviceErrors;
 use crate::recon_cache::{CONTAINER_RECON_FILE, ReconCache};
-use crate::rounds::every;
+use crate::rounds::run_every;
 
 pub use audit::hash_container_name;
 pub use config::ContainerSharderConfig;
@@ -49,7 +49,7 @@ pub use stats::SharderStats;
 
 const SHARDING: &str = "X-Container-Sysmeta-Sharding";
 
-/// Why a visit ended early.
+/// Reasons for ending a visit early.
 #[derive(Debug, Error)]
 pub enum SharderError {
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub enum SharderError {
 
 type Result<T> = std::result::Result<T, SharderError>;
 
-/// What a sharder is made of.
+/// Dependencies of a sharder.
 pub struct SharderParts {
     pub hash_path: HashPath,
     pub policies: Arc<PolicySet>,
@@ -70,7 +70,7 @@ pub struct SharderParts {
     pub pool: Arc<IndexPool>,
     pub backends: Arc<Backends>,
     pub client: InternalClient,
-    /// Of accounts that clients do not see: `.`.
+    /// Prefix of internal accounts: `.`.
     pub auto_create_account_prefix: String,
 }
 
@@ -82,25 +82,25 @@ pub struct ContainerSharder {
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
     client: InternalClient,
-    /// `.shards_`: what accounts of shards begin with.
+    /// Prefix of accounts of shards: `.shards_`.
     shards_prefix: String,
     replicator: Arc<DbReplicator>,
     recon: ReconCache,
     stats: Mutex<SharderStats>,
-    /// This node's devices that hold containers.
+    /// This node's devices with containers.
     local: Mutex<Vec<Arc<Device>>>,
     logged: DeviceErrors,
 }
 
-/// A container that is being visited.
+/// A container during a visit.
 struct Visited {
     db: ContainerDb,
     device: Arc<Device>,
-    /// Which of the ring's replicas this is; none: it lies on a handoff.
+    /// Index of this replica in the ring; none on a handoff.
     replica: Option<usize>,
     /// `account/container`.
     name: String,
-    /// The container that clients know; the same for a root.
+    /// The root container; for a root its own name.
     root: String,
     is_root: bool,
     policy: i64,
@@ -116,8 +116,8 @@ fn split(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or((name, ""))
 }
 
-/// Candidates are those told to be sharded, and those that have shards, whatever has become of
-/// their metadata.
+/// Whether the container may be sharded: it is marked for sharding, or has shards, whatever its
+/// metadata.
 fn is_enabled(broker: &ContainerBroker<'_>) -> std::result::Result<bool, IndexError> {
     let metadata = broker.metadata()?;
     let told = metadata
@@ -152,15 +152,15 @@ impl ContainerSharder {
         })
     }
 
-    /// Cycles until `stop` turns true.
+    /// Runs cycles until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        every(self.config.interval, stop, || async {
+        run_every(self.config.interval, stop, || async {
             self.once(&OnlyThese::default()).await;
         })
         .await;
     }
 
-    /// One cycle over all containers, or some.
+    /// Runs one cycle over all containers, or some.
     pub async fn once(&self, only: &OnlyThese) -> SharderStats {
         let (start, began) = (self.now(), Instant::now());
         *self.stats.lock() = SharderStats::default();
@@ -225,7 +225,7 @@ impl ContainerSharder {
         })
     }
 
-    /// Devices that hold containers already: shards go there, too.
+    /// Devices with containers, which also receive shards.
     async fn find_local(&self, ring: &LoadedRing) -> Vec<Arc<Device>> {
         let own = self.config.replication.own.replicated_devices(ring);
         let root = self.pool.devices().to_owned();
@@ -270,7 +270,7 @@ impl ContainerSharder {
 
     async fn visit(&self, key: DbKey, device: &Arc<Device>, replica: Option<usize>) {
         let db = self.db(key);
-        let visited = match self.meet(&db, device, replica).await {
+        let visited = match self.load_container(&db, device, replica).await {
             Ok(Some(visited)) => visited,
             Ok(None) => return self.count("visited", "skipped"),
             Err(IndexError::NotFound { .. } | IndexError::Closed) => return,
@@ -299,8 +299,8 @@ impl ContainerSharder {
         }
     }
 
-    /// None: it is none of the sharder's business.
-    async fn meet(
+    /// Reads the container; `None` if the sharder does not handle it.
+    async fn load_container(
         &self,
         db: &ContainerDb,
         device: &Arc<Device>,
@@ -358,15 +358,15 @@ impl ContainerSharder {
             return Ok(());
         }
         if state == DbState::Sharded && visited.is_root {
-            self.look_after_shards(visited, leads).await?;
+            self.manage_shards(visited, leads).await?;
         }
         if !visited.is_root {
-            self.tell_root(visited).await?;
+            self.report_to_root(visited).await?;
         }
         Ok(())
     }
 
-    /// Is it time to begin? The state it has then.
+    /// Begins sharding if it is due; returns the state afterwards.
     async fn begin(&self, visited: &Visited, state: DbState, leads: bool) -> Result<DbState> {
         if leads && visited.is_root {
             self.enable_if_large(visited).await?;
@@ -384,7 +384,7 @@ impl ContainerSharder {
         Ok(state)
     }
 
-    /// One step of sharding. The state after it.
+    /// One step of sharding; returns the state afterwards.
     async fn shard(&self, visited: &Visited, leads: bool) -> Result<DbState> {
         let found = match leads {
             true => self.find_ranges(visited).await?,
@@ -403,7 +403,7 @@ impl ContainerSharder {
         Ok(DbState::Sharding)
     }
 
-    /// Sends one database to its replicas: did all take it, and which.
+    /// Replicates one database: whether all nodes succeeded, and each one's result.
     async fn replicate(&self, key: DbKey, device_id: u32) -> (bool, Vec<bool>) {
         self.replicator.replicate_alone(key, device_id).await
     }

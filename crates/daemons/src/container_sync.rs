@@ -1,10 +1,10 @@
-//! Sends what changes in a container to another cluster, where its `X-Container-Sync-To` says so.
+//! Container sync: sends changes of a container to another cluster, as directed by its
+//! `X-Container-Sync-To`.
 //!
-//! Two points are kept in each container's database. Rows beyond the first are new: each of the
-//! container's servers sends its share of them, by the hash of the name, and moves the first point
-//! on. Rows between the points were sent once by somebody, or should have been: every server
-//! looks at them all, which for most is one question, and moves the second point on over those
-//! that are there.
+//! Two sync points are kept in each container's database. Rows after the first are new: each of the
+//! container's servers sends its share, by the hash of the name, and advances the first point. Rows
+//! between the points should have been sent once by some server: every server checks all of them,
+//! usually with one request each, and advances the second point over those that are present.
 
 mod config;
 mod peer;
@@ -34,14 +34,15 @@ pub use config::ContainerSyncConfig;
 use peer::{Clients, Peer};
 use row::{Done, Pair, RowError};
 
-/// Rows looked at together; the points are moved after each such page.
+/// Rows per page, after which the points are advanced.
 const PAGE_ROWS: usize = 100;
-/// The realms' file is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
-/// A container that keeps versions is not synced: its links lead nowhere elsewhere.
+/// Interval of checks of the realms' file.
+const REALMS_CHECK_INTERVAL: Duration = Duration::from_secs(300);
+/// Metadata of a versioned container, which is not synced: its links have no meaning in another
+/// cluster.
 const VERSIONS: &str = "X-Container-Sysmeta-Versions-Container";
 
-/// What a pass did.
+/// Results of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncStats {
     /// Containers.
@@ -54,9 +55,9 @@ pub struct SyncStats {
     pub deletes: u64,
 }
 
-/// What container sync stands on.
+/// Dependencies of container sync.
 pub struct SyncParts {
-    /// A pipeline that shows objects as they are stored.
+    /// Client of a pipeline that returns objects as stored.
     pub client: InternalClient,
     pub hash_path: HashPath,
     pub rings: Arc<Rings>,
@@ -76,7 +77,7 @@ impl ContainerSync {
     pub fn new(config: ContainerSyncConfig, parts: SyncParts) -> Arc<Self> {
         let parse = |file: &str, text: &str| Realms::parse(file, text).map_err(|e| e.to_string());
         Arc::new(ContainerSync {
-            realms: Followed::new(config.realms_file.clone(), LOOK_EVERY, parse),
+            realms: Followed::new(config.realms_file.clone(), REALMS_CHECK_INTERVAL, parse),
             clients: Clients::new(config.conn_timeout, config.tls.clone()),
             config,
             parts,
@@ -84,7 +85,7 @@ impl ContainerSync {
         })
     }
 
-    /// Passes until `stop` turns true, the first at a random moment.
+    /// Runs passes until `stop` turns true, the first at a random time.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let passes = async {
             sleep(self.config.interval.mul_f64(rand::random())).await;
@@ -101,8 +102,8 @@ impl ContainerSync {
         }
     }
 
-    /// One pass over all containers that are synced. Dropped half-way it leaves rows that the next
-    /// pass looks at again.
+    /// Runs one pass over all synced containers. Dropped half-way it leaves rows that the next pass
+    /// checks again.
     pub async fn once(self: &Arc<Self>) -> SyncStats {
         *self.lock() = SyncStats::default();
         let root = self.parts.pool.devices().to_owned();
@@ -132,7 +133,7 @@ impl ContainerSync {
         match self.sync_db(&db).await {
             Ok(true) => self.lock().syncs += 1,
             Ok(false) => {}
-            // The link is older than the database's end.
+            // The link outlived the database.
             Err(SyncError::Index(IndexError::NotFound { .. })) => self.unlink(db.key()).await,
             Err(error) => {
                 self.lock().failures += 1;
@@ -153,7 +154,7 @@ impl ContainerSync {
         }
     }
 
-    /// False: it is not for this server, or not at all.
+    /// Syncs a container; false if it is not for this server, or not synced.
     async fn sync_db(self: &Arc<Self>, db: &IndexDb) -> Result<bool, SyncError> {
         let (info, metadata) = db
             .read(|broker| {
@@ -178,8 +179,8 @@ impl ContainerSync {
             until: Instant::now() + self.config.container_time,
         };
         let (first, second) = (info.x_container_sync_point1, info.x_container_sync_point2);
-        run.look_back(second, first).await?;
-        run.go_on(first, |name| {
+        run.check_old(second, first).await?;
+        run.send_new(first, |name| {
             let hash = &self.parts.hash_path;
             let hash = hash.hash(&info.account, Some(&info.container), Some(name));
             let number = u32::from_be_bytes([hash.0[0], hash.0[1], hash.0[2], hash.0[3]]);
@@ -189,7 +190,7 @@ impl ContainerSync {
         Ok(true)
     }
 
-    /// Which of how many of the container's servers this is.
+    /// Index of this server among the container's primaries, and their number.
     fn place(&self, info: &ContainerInfo) -> Option<(usize, usize)> {
         let ring = self.parts.rings.container();
         let hash_path = &self.parts.hash_path;
@@ -201,7 +202,7 @@ impl ContainerSync {
         Some((own, nodes.len()))
     }
 
-    /// None: not to be synced.
+    /// The container and its target; none if it is not synced.
     async fn pair(
         &self,
         info: &ContainerInfo,
@@ -245,7 +246,7 @@ enum SyncError {
     Peer(#[from] peer::PeerError),
 }
 
-/// One container's turn.
+/// Sync of one container within its time limit.
 struct Run<'a> {
     sync: Arc<ContainerSync>,
     db: &'a IndexDb,
@@ -272,8 +273,8 @@ impl Run<'_> {
             .await
     }
 
-    /// All rows up to the first point; the second one stays before the first row that fails.
-    async fn look_back(&self, second: i64, first: i64) -> Result<(), IndexError> {
+    /// Checks all rows up to the first point; the second one stays before the first row that fails.
+    async fn check_old(&self, second: i64, first: i64) -> Result<(), IndexError> {
         let (mut at, mut failed_after) = (second, None);
         while at < first && self.has_time() {
             let mut rows = self.rows(at).await?;
@@ -291,8 +292,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// This server's share of the rows after the first point.
-    async fn go_on(&self, first: i64, is_mine: impl Fn(&str) -> bool) -> Result<(), IndexError> {
+    /// Sends this server's share of the rows after the first point.
+    async fn send_new(&self, first: i64, is_mine: impl Fn(&str) -> bool) -> Result<(), IndexError> {
         let mut at = first;
         while self.has_time() {
             let mut rows = self.rows(at).await?;
@@ -300,7 +301,7 @@ impl Run<'_> {
                 break;
             };
             rows.retain(|row| is_mine(&row.name));
-            // What fails is looked at again by all servers.
+            // Failures are retried by all servers.
             self.send(rows).await;
             at = last;
             self.move_points(Some(at), None).await?;
@@ -308,7 +309,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The first row that failed.
+    /// Sends rows; returns the first that failed.
     async fn send(&self, rows: Vec<ObjectRecord>) -> Option<i64> {
         let mut under_way = JoinSet::new();
         let mut failed: Option<i64> = None;
@@ -324,7 +325,7 @@ impl Run<'_> {
             let (sync, pair) = (self.sync.clone(), self.pair.clone());
             under_way.spawn(async move {
                 let outcome = pair.sync(&row).await;
-                match sync.tell(&pair, &row.name, outcome) {
+                match sync.count_result(&pair, &row.name, outcome) {
                     true => None,
                     false => Some(row.rowid),
                 }
@@ -338,8 +339,8 @@ impl Run<'_> {
 }
 
 impl ContainerSync {
-    /// Counts; false: to be tried again.
-    fn tell(&self, pair: &Pair, object: &str, outcome: Result<Done, RowError>) -> bool {
+    /// Counts a result; false if it must be retried.
+    fn count_result(&self, pair: &Pair, object: &str, outcome: Result<Done, RowError>) -> bool {
         let mut stats = self.lock();
         match outcome {
             Ok(Done::Put) => stats.puts += 1,
@@ -356,7 +357,7 @@ impl ContainerSync {
     }
 }
 
-/// The databases that devices have links to.
+/// Databases linked on the devices.
 fn linked(root: PathBuf) -> std::io::Result<Vec<DbKey>> {
     let mut keys = Vec::new();
     for device in folders(&root)? {

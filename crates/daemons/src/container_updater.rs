@@ -1,19 +1,18 @@
-//! Tells accounts what their containers hold: each container's counts and times go to the
-//! account's primaries when they differ from what was reported last, and are noted as reported
-//! once most of them have taken it.
+//! Container updater: reports containers' totals and times to the account's primaries when they
+//! differ from the last report, and records them as reported once a majority accepted.
 //!
-//! Two ways lead to a container. A sweep, at every `interval`, looks at those written to through
-//! this process's servers since the last one ([`Written`]), and at those to be tried again. A
-//! walk, every five minutes at most, finds what others wrote: it goes by the times of files,
-//! which it does not open, so that idle containers cost next to nothing. Without a server in this
-//! process there is a walk at every `interval`. The first walk looks an hour back, for what a crash
-//! left unreported; the second looks at everything, slowly.
+//! There are two sources of containers. A sweep, at every `interval`, checks those written through
+//! this process's servers since the last one ([`Written`]), and those to be retried. A walk, at
+//! most every five minutes, finds what others wrote: it compares the times of files without opening
+//! them, so that idle containers cost next to nothing. Without a server in this process there is a
+//! walk at every `interval`. The first walk looks an hour back, for what a crash left unreported;
+//! the second checks everything, slowly.
 //!
-//! What a sweep or walk took is told to monitoring as Swift's `container_updater_sweep`.
+//! The duration of a sweep or walk is reported as Swift's `container_updater_sweep`.
 //!
-//! Swift quarantines a container none of whose account's servers know the account. Here it is
-//! tried again: nothing moves account databases to new primaries yet, and until something does,
-//! an account that is not found may be only misplaced.
+//! Swift quarantines a container if none of its account's servers has the account. Here it is
+//! retried: nothing moves account databases to new primaries yet, and until something does, a
+//! missing account may only be misplaced.
 
 mod folders;
 mod report;
@@ -40,39 +39,38 @@ use tracing::{debug, info, warn};
 use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache};
-use crate::rounds::every;
-use report::{Report, Told};
+use crate::rounds::run_every;
+use report::{Report, ReportResult};
 pub use written::{NotesWrites, Written};
 
-/// From one walk's start to the next one's, at least, where a server of this process tells what is
-/// written.
+/// Minimum interval between starts of walks, if a server of this process records its writes.
 const WALK_INTERVAL: Duration = Duration::from_secs(300);
-/// How far back the first walk looks.
-const RECENT: Duration = Duration::from_secs(3600);
-/// File times are coarser than the clock.
-const SLACK: Duration = Duration::from_secs(2);
-/// Suffix folders listed by one step of a walk.
-const SUFFIXES_AT_ONCE: usize = 64;
-/// A walk rests so many times as long as its last listing took, which is a tenth of a core for
-/// each device.
-const REST: u32 = 9;
-/// Accounts not to be bothered, at most; further ones are tried again earlier.
+/// Age limit of changes found by the first walk.
+const FIRST_WALK_AGE_MAX: Duration = Duration::from_secs(3600);
+/// Tolerance for file times, which are coarser than the clock.
+const FILE_TIME_SLACK: Duration = Duration::from_secs(2);
+/// Suffix folders listed per step of a walk.
+const SUFFIXES_PER_STEP: usize = 64;
+/// Pause of a walk as a multiple of its last listing's duration: at most a tenth of a core per
+/// device.
+const PAUSE_FACTOR: u32 = 9;
+/// Maximum suppressed accounts; others are retried earlier.
 const SUPPRESSED_MAX: usize = 10_000;
 
 /// `[container-updater]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerUpdaterConfig {
-    /// From one sweep's start to the next one's.
+    /// Interval from one sweep's start to the next one's.
     pub interval: Duration,
-    /// Containers under way at once, and devices walked at once.
+    /// Maximum concurrent containers, and devices walked at once.
     pub concurrency: usize,
-    /// Containers looked at each second by one of `concurrency`, at most; 0: no limit.
+    /// Maximum containers per second for each of `concurrency`; 0 is unlimited.
     pub containers_per_second: f64,
-    /// For one account server's answer, connecting to it included.
+    /// Timeout of a request to an account server, including the connection.
     pub patience: Duration,
-    /// For so long an account is not told again that could not be told.
+    /// Time for which an account is skipped after a failure.
     pub account_suppression_time: Duration,
-    /// A device is used only where a file system is mounted.
+    /// Requires that devices are mount points.
     pub mount_check: bool,
     pub recon_cache_path: PathBuf,
 }
@@ -108,16 +106,16 @@ impl ContainerUpdaterConfig {
     }
 }
 
-/// What was done, each a number of containers.
+/// Results, in numbers of containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpdateStats {
-    /// Reported, and noted as such.
+    /// Reported and recorded.
     pub successes: u64,
-    /// To be tried again.
+    /// To be retried.
     pub failures: u64,
-    /// With nothing to report.
+    /// Without changes.
     pub no_changes: u64,
-    /// Could not be read or noted.
+    /// Could not be read or recorded.
     pub errors: u64,
 }
 
@@ -129,8 +127,8 @@ pub struct ContainerUpdater {
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
     written: Arc<Written>,
-    /// A server of this process notes in `written` what it writes to.
-    is_told: bool,
+    /// Whether a server of this process records its writes in `written`.
+    has_server: bool,
     recon: ReconCache,
     suppressed: Mutex<HashMap<String, Instant>>,
     /// Devices that have been walked.
@@ -139,19 +137,18 @@ pub struct ContainerUpdater {
     logged: DeviceErrors,
 }
 
-/// How far a device is known.
+/// Coverage of a device by walks.
 #[derive(Clone, Copy, Debug)]
 struct Walked {
-    /// All that changed before then has been looked at; none: only what changed just before the
-    /// start.
+    /// Earlier changes have been checked; none: only those just before the start.
     until: Option<SystemTime>,
-    /// Since then something was left out, and nobody knows what: the next walk is over everything.
+    /// Whether an unknown change was missed, so that the next walk must check everything.
     missed: bool,
 }
 
 impl ContainerUpdater {
-    /// `written`: what the container server of this process notes; none where there is no such
-    /// server.
+    /// Creates the daemon; `written` is filled by the container server of this process, if there is
+    /// one.
     pub fn new(
         config: ContainerUpdaterConfig,
         hash_path: HashPath,
@@ -167,7 +164,7 @@ impl ContainerUpdater {
             rings,
             pool,
             backends,
-            is_told: written.is_some(),
+            has_server: written.is_some(),
             written: written.unwrap_or_default(),
             suppressed: Mutex::default(),
             walked: Mutex::default(),
@@ -176,24 +173,24 @@ impl ContainerUpdater {
         })
     }
 
-    /// What has been done since the start.
+    /// Results since the start.
     pub fn stats(&self) -> UpdateStats {
         *self.stats.lock()
     }
 
-    /// Sweeps and walks until `stop` turns true.
+    /// Runs sweeps and walks until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
         let interval = self.config.interval;
-        let sweeps = every(interval, stop.clone(), || self.sweep());
-        let between_walks = match self.is_told {
+        let sweeps = run_every(interval, stop.clone(), || self.sweep());
+        let between_walks = match self.has_server {
             true => interval.max(WALK_INTERVAL),
             false => interval,
         };
-        let walks = every(between_walks, stop, || self.walk());
+        let walks = run_every(between_walks, stop, || self.walk());
         tokio::join!(sweeps, walks);
     }
 
-    /// Looks at the containers that are due. Dropped half-way it leaves the rest to a walk.
+    /// Checks the due containers. Dropped half-way it leaves the rest to a walk.
     pub async fn sweep(self: &Arc<Self>) {
         let started = Instant::now();
         self.suppressed.lock().retain(|_, until| *until > started);
@@ -211,13 +208,13 @@ impl ContainerUpdater {
             under_way.spawn(async move { updater.process(key).await });
         }
         while under_way.join_next().await.is_some() {}
-        self.tell("container update sweep completed", started, before);
-        if self.is_told {
-            self.tell_monitoring(started).await;
+        self.log_pass("container update sweep completed", started, before);
+        if self.has_server {
+            self.report_to_monitoring(started).await;
         }
     }
 
-    /// Looks at every container of all devices.
+    /// Checks every container of all devices.
     pub async fn once(self: &Arc<Self>) {
         let root = self.pool.devices().to_owned();
         for device in blocking(move || folders::devices(&root))
@@ -233,11 +230,11 @@ impl ContainerUpdater {
         self.walk().await;
     }
 
-    /// Looks at the containers, on all devices, that changed since the last walk.
+    /// Checks the containers, on all devices, that changed since the last walk.
     pub async fn walk(self: &Arc<Self>) {
         let (started, before) = (Instant::now(), self.stats());
         if self.written.take_lost() {
-            // Whatever they were, a walk over everything finds them.
+            // Forgotten containers are found by a walk over everything.
             for walked in self.walked.lock().values_mut() {
                 walked.missed = true;
             }
@@ -258,14 +255,14 @@ impl ContainerUpdater {
             under_way.spawn(async move { updater.walk_device(device).await });
         }
         while under_way.join_next().await.is_some() {}
-        self.tell("container update walk completed", started, before);
-        if !self.is_told {
-            self.tell_monitoring(started).await;
+        self.log_pass("container update walk completed", started, before);
+        if !self.has_server {
+            self.report_to_monitoring(started).await;
         }
     }
 
-    /// How long the kind of pass took that finds what is written.
-    async fn tell_monitoring(&self, started: Instant) {
+    /// Reports the duration of a pass that finds writes.
+    async fn report_to_monitoring(&self, started: Instant) {
         let elapsed = json!(started.elapsed().as_secs_f64());
         let entries = [("container_updater_sweep".to_owned(), elapsed)];
         self.recon.update(entries.into_iter().collect()).await;
@@ -279,12 +276,12 @@ impl ContainerUpdater {
             before
         });
         let (since, until) = match before {
-            None => (started.checked_sub(RECENT), None),
+            None => (started.checked_sub(FIRST_WALK_AGE_MAX), None),
             Some(Walked { missed: true, .. }) => (None, Some(started)),
-            // A time ahead of now is of a clock that was put back.
+            // A future time means that the clock was set back.
             Some(Walked { until, .. }) => (until.filter(|t| *t <= started), Some(started)),
         };
-        let since = since.and_then(|time| time.checked_sub(SLACK));
+        let since = since.and_then(|time| time.checked_sub(FILE_TIME_SLACK));
         let walk = self.walk_changed(&device, since).await;
         let mut walked = self.walked.lock();
         match walk {
@@ -304,7 +301,7 @@ impl ContainerUpdater {
         }
     }
 
-    /// False: there is nothing, be it that the device is not there.
+    /// Walks changes since a time; false if there are none or the device is missing.
     async fn walk_changed(&self, device: &str, since: Option<SystemTime>) -> io::Result<bool> {
         let mut pace = Pace::new(self.config.containers_per_second);
         let partitions = self.list(device, folders::partitions).await?;
@@ -315,7 +312,7 @@ impl ContainerUpdater {
                 let list = move |root: &_, device: &_| folders::suffixes(root, device, &partition);
                 self.list(device, list).await?
             };
-            for some in suffixes.chunks(SUFFIXES_AT_ONCE) {
+            for some in suffixes.chunks(SUFFIXES_PER_STEP) {
                 let (partition, some) = (partition.clone(), some.to_vec());
                 let list = move |root: &_, device: &_| {
                     folders::changed(root, device, &partition, &some, since)
@@ -329,7 +326,7 @@ impl ContainerUpdater {
         Ok(is_there)
     }
 
-    /// One step of a walk, and its rest.
+    /// One step of a walk, followed by its pause.
     async fn list<T: Send + 'static>(
         &self,
         device: &str,
@@ -341,11 +338,11 @@ impl ContainerUpdater {
             Ok((list(&root, &device)?, started.elapsed()))
         })
         .await?;
-        sleep(took * REST).await;
+        sleep(took * PAUSE_FACTOR).await;
         Ok(listed)
     }
 
-    fn tell(&self, what: &'static str, started: Instant, before: UpdateStats) {
+    fn log_pass(&self, what: &'static str, started: Instant, before: UpdateStats) {
         let now = self.stats();
         let elapsed_s = started.elapsed().as_secs_f64();
         let successes = now.successes - before.successes;
@@ -363,7 +360,7 @@ impl ContainerUpdater {
         count(&mut self.stats.lock());
     }
 
-    /// One container: read, reported where that is due, and noted.
+    /// Processes one container: reads it, reports if due, and records that.
     async fn process(&self, key: DbKey) {
         let check = DriveCheck {
             mount_check: self.config.mount_check,
@@ -382,10 +379,10 @@ impl ContainerUpdater {
             return self.written.note(key, until);
         }
         match report.send(self).await {
-            Told::Most => self.note_reported(&db, key, report).await,
-            Told::NoAccount => {
+            ReportResult::Most => self.note_reported(&db, key, report).await,
+            ReportResult::NoAccount => {
                 self.count(|stats| stats.failures += 1);
-                // Nobody can reach it; its objects are found by auditors.
+                // The container is unreachable; auditors find its objects.
                 let orphan = || IndexError::corrupt("no account replicas exist");
                 let gone: Result<(), _> = db.read(move |_| Err(orphan())).await;
                 if let Err(error) = gone {
@@ -393,7 +390,7 @@ impl ContainerUpdater {
                     debug!(account, container, %error, "a container that no account has");
                 }
             }
-            Told::TooFew => {
+            ReportResult::TooFew => {
                 self.count(|stats| stats.failures += 1);
                 debug!(
                     account = report.account,
@@ -425,7 +422,7 @@ impl ContainerUpdater {
     fn failed(&self, key: DbKey, what: &'static str, error: &IndexError) {
         let device = &*key.device;
         match error {
-            // Removed meanwhile, or the process ends.
+            // Removed meanwhile, or the process is shutting down.
             IndexError::NotFound { .. } | IndexError::Closed => return,
             IndexError::Busy { .. } | IndexError::Locked { .. } => {
                 debug!(device, %error, what, "container updater cannot do this now");
@@ -435,7 +432,7 @@ impl ContainerUpdater {
             | IndexError::NoSpace { .. }
             | IndexError::DriveFailed { .. } => {
                 debug!(device, %error, what, "container updater skips this device");
-                // When it is back, what it missed is found by a walk over everything.
+                // When the device is back, a walk over everything finds missed changes.
                 if let Some(walked) = self.walked.lock().get_mut(device) {
                     walked.missed = true;
                 }
@@ -458,7 +455,7 @@ impl ContainerUpdater {
     }
 }
 
-/// Files are listed where a hanging disk hangs no request.
+/// Runs file operations on a thread of their own, where a hanging disk blocks no request.
 async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -1,7 +1,7 @@
-//! The account and the container auditor: every database is opened and looked at. A damaged one
-//! goes to quarantine, where nothing finds it, and replication brings another copy.
+//! The account and the container auditor: opens and checks every database. A damaged one is
+//! quarantined, and replication restores a copy.
 //!
-//! Beyond what Swift's auditors see, SQLite's own check is run on databases of up to 64 MiB.
+//! Unlike Swift's auditors, it also runs SQLite's integrity check on databases of up to 64 MiB.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{
     ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
 };
-use crate::rounds::every;
+use crate::rounds::run_every;
 
-/// Numbers are told to monitoring once an hour, as Swift does, and begin at 0 then. They are told at each
-/// pass's end as well: most passes end sooner, and Swift's own show nothing then.
-const TOLD_EVERY: Duration = Duration::from_secs(3600);
+/// Interval of reports to monitoring, after which counts restart at 0, as in Swift. They are
+/// reported at each pass's end as well: most passes end sooner, and Swift's show nothing then.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// `[account-auditor]` and `[container-auditor]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DbAuditorConfig {
     pub kind: DbKind,
     pub mount_check: bool,
-    /// From one pass's start to the next one's.
+    /// Interval from one pass's start to the next one's.
     pub interval: Duration,
-    /// `accounts_per_second`, `containers_per_second`; 0: no limit.
+    /// `accounts_per_second`, `containers_per_second`; 0 is unlimited.
     pub per_second: f64,
     pub recon_cache_path: PathBuf,
 }
@@ -61,13 +61,13 @@ impl DbAuditorConfig {
     }
 }
 
-/// Databases looked at.
+/// Numbers of audited databases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuditStats {
     pub passes: u64,
-    /// Damaged, unreadable, or with counts that do not agree.
+    /// Damaged, unreadable, or with inconsistent counts.
     pub failures: u64,
-    /// Of the failures, those that went to quarantine.
+    /// Failures that were quarantined.
     pub quarantined: u64,
 }
 
@@ -80,10 +80,10 @@ pub struct DbAuditor {
     logged: DeviceErrors,
 }
 
-/// What has been seen since monitoring was told last.
+/// Counts since the last report to monitoring.
 struct Since {
     at: f64,
-    told: Instant,
+    reported: Instant,
     stats: AuditStats,
 }
 
@@ -97,7 +97,7 @@ impl DbAuditor {
             recon: ReconCache::new(&config.recon_cache_path, file),
             since: Mutex::new(Since {
                 at: (pool.config().clock)().as_f64(),
-                told: Instant::now(),
+                reported: Instant::now(),
                 stats: AuditStats::default(),
             }),
             logged: DeviceErrors::default(),
@@ -106,15 +106,15 @@ impl DbAuditor {
         })
     }
 
-    /// Passes until `stop` turns true.
+    /// Runs passes until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        every(self.config.interval, stop, || async {
+        run_every(self.config.interval, stop, || async {
             self.once().await;
         })
         .await;
     }
 
-    /// One pass over all databases.
+    /// Runs one pass over all databases.
     pub async fn once(&self) -> AuditStats {
         let started = Instant::now();
         let mut stats = AuditStats::default();
@@ -175,7 +175,7 @@ impl DbAuditor {
                 pace.step().await;
                 yield_to_clients(&self.pool, device).await;
                 self.audit(key, stats).await;
-                self.tell_hourly().await;
+                self.report_hourly().await;
             }
         }
         Ok(())
@@ -202,7 +202,7 @@ impl DbAuditor {
                 | IndexError::Busy { .. },
             ) => {}
             Err(error) => {
-                // A device that fails does so for each database.
+                // A failing device fails for each database.
                 if self.logged.is_due(&device, &error) {
                     error!(device, hash, %error, "audit failed");
                 }
@@ -215,21 +215,23 @@ impl DbAuditor {
         since.stats.failures += stats.failures - before.failures;
     }
 
-    async fn tell_hourly(&self) {
-        let told = {
+    async fn report_hourly(&self) {
+        let reported = {
             let mut since = self.since.lock();
-            if since.told.elapsed() < TOLD_EVERY {
+            if since.reported.elapsed() < REPORT_INTERVAL {
                 return;
             }
-            let told = (since.at, since.stats);
+            let reported = (since.at, since.stats);
             *since = Since {
                 at: (self.pool.config().clock)().as_f64(),
-                told: Instant::now(),
+                reported: Instant::now(),
                 stats: AuditStats::default(),
             };
-            told
+            reported
         };
-        self.recon.update(self.figures(told.0, told.1)).await;
+        self.recon
+            .update(self.figures(reported.0, reported.1))
+            .await;
     }
 
     fn figures(&self, since: f64, stats: AuditStats) -> Map<String, Value> {

@@ -1,10 +1,10 @@
-//! The account and the container replicator: every database on this node's devices is compared
-//! with its other replicas, and what they lack is sent to them. Replicas tell back what they know
-//! better: metadata, times, policy, shard ranges.
+//! The account and the container replicator: compares every database on this node's devices with
+//! its other replicas and sends missing rows. Replicas return what they have newer: metadata,
+//! times, policy, shard ranges.
 //!
-//! A database that lies where the ring does not want it goes once all who should have it have
-//! it. One that was deleted longer ago than the reclaim age goes for good; until then it says to
-//! replicas that were away that it is deleted.
+//! A misplaced database is removed once all primaries have it. One deleted for longer than the
+//! reclaim age is removed for good; until then it propagates its deletion to replicas that were
+//! away.
 
 mod config;
 mod peer;
@@ -35,42 +35,42 @@ use crate::local::{self, blocking};
 use crate::log_limit::DeviceErrors;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, ReconCache};
-use crate::rounds::every;
+use crate::rounds::run_every;
 
 pub use config::{DbReplicatorConfig, WholeDatabases};
 pub(crate) use config::{default_port, own_address};
 pub use stats::ReplicationStats;
 
-/// Databases found and not yet begun.
+/// Maximum databases found and not yet started.
 const FOUND_MAX: usize = 256;
 
 /// The account or the container replicator of one folder of devices.
 pub struct DbReplicator {
     config: DbReplicatorConfig,
     hash_path: HashPath,
-    /// Containers of a cluster with several policies tell each other theirs.
+    /// Whether containers exchange storage policies, in a cluster with several.
     has_policies: bool,
     rings: Arc<Rings>,
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
     recon: ReconCache,
     stats: Mutex<ReplicationStats>,
-    /// Queues of misplaced objects that this pass has put something into.
+    /// Queues of misplaced objects changed by this pass.
     reconcilers: Mutex<HashSet<DbKey>>,
     logged: DeviceErrors,
 }
 
-/// What a pass is limited to; empty: nothing is left out.
+/// Restriction of a pass; empty sets impose none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnlyThese {
     pub devices: BTreeSet<String>,
     pub partitions: BTreeSet<u32>,
 }
 
-/// A database on its way through a pass.
+/// A database to replicate in a pass.
 struct Job {
     db: IndexDb,
-    /// The ring's id of the device it is on.
+    /// The ring's id of its device.
     device_id: u32,
 }
 
@@ -101,20 +101,20 @@ impl DbReplicator {
         })
     }
 
-    /// Passes until `stop` turns true.
+    /// Runs passes until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        every(self.config.interval, stop, || async {
+        run_every(self.config.interval, stop, || async {
             self.once().await;
         })
         .await;
     }
 
-    /// One pass over all databases.
+    /// Runs one pass over all databases.
     pub async fn once(self: &Arc<Self>) -> ReplicationStats {
         self.once_of(&OnlyThese::default()).await
     }
 
-    /// One pass over some: `--devices`, `--partitions`.
+    /// Runs one restricted pass: `--devices`, `--partitions`.
     pub async fn once_of(self: &Arc<Self>, only: &OnlyThese) -> ReplicationStats {
         let start = self.now();
         *self.stats.lock() = ReplicationStats::default();
@@ -191,7 +191,7 @@ impl DbReplicator {
         count(&mut self.stats.lock());
     }
 
-    /// This node's devices, as far as they are wanted.
+    /// This node's devices within the restriction.
     fn devices(&self, ring: &LoadedRing, only: &OnlyThese) -> Vec<Arc<Device>> {
         let mut devices = self.config.own.replicated_devices(ring);
         if devices.is_empty() {
@@ -208,7 +208,7 @@ impl DbReplicator {
         devices
     }
 
-    /// Walks all devices at once; what they hold comes in turns.
+    /// Walks all devices concurrently; their databases are interleaved.
     fn find(
         self: &Arc<Self>,
         ring: &Arc<LoadedRing>,
@@ -276,8 +276,8 @@ impl DbReplicator {
         }
     }
 
-    /// One database, on the sharder's behalf: have all its replicas taken it, and which. Rows of
-    /// other policies are left to the replicator.
+    /// Replicates one database for the sharder: whether all nodes succeeded, and each one's result.
+    /// Rows of other policies are left to the replicator.
     pub(crate) async fn replicate_alone(&self, key: DbKey, device_id: u32) -> (bool, Vec<bool>) {
         let job = Job {
             db: self.db(key),
@@ -290,8 +290,8 @@ impl DbReplicator {
         self.replicate_to_all(&job, true).await;
     }
 
-    /// One database: reclaimed, compared with all its replicas, and removed if it is not wanted
-    /// here. Whether all has gone well, and which nodes have it; none, where it was not sent.
+    /// Replicates one database: reclaims, compares it with all replicas, and removes it if
+    /// misplaced. Returns whether all succeeded, and each node's result; empty if it was not sent.
     async fn replicate_to_all(&self, job: &Job, reconciles: bool) -> (bool, Vec<bool>) {
         self.count(|stats| stats.attempted += 1);
         let key = job.db.key().clone();
@@ -345,8 +345,8 @@ impl DbReplicator {
         (sent.iter().all(|success| *success), sent)
     }
 
-    /// Forgets what is old, and reads what is to be compared. None: the whole database was old
-    /// enough to go.
+    /// Reclaims old items, and reads the properties to compare. `None` if the whole database was
+    /// reclaimed.
     async fn prepare(&self, db: &IndexDb) -> Result<Option<ReplicationInfo>, IndexError> {
         let now = self.now();
         let age = before(now, self.config.reclaim_age);
@@ -386,7 +386,7 @@ impl DbReplicator {
         Ok(None)
     }
 
-    /// Databases that were begun and never finished.
+    /// Removes old temporary files of databases.
     async fn remove_leftovers(&self, db: &IndexDb) {
         let (dir, age) = (db.key().dir(self.pool.devices()), self.config.reclaim_age);
         let removed = blocking(move || {
@@ -398,7 +398,7 @@ impl DbReplicator {
         }
     }
 
-    /// Sends to every replica; to a handoff in the place of one whose disk is gone.
+    /// Sends to every replica, and to a handoff in place of one whose disk is gone.
     async fn send_to_all(
         &self,
         job: &Job,
@@ -447,8 +447,7 @@ impl DbReplicator {
         self.count(|stats| stats.failed_at(&node.device.replication_ip, &node.device.device));
     }
 
-    /// Removes a database from a device that should not have it, once those have it that should,
-    /// and nothing came in meanwhile.
+    /// Removes a misplaced database once the primaries have it, unless it changed meanwhile.
     async fn remove_misplaced(&self, db: &IndexDb, info: &ReplicationInfo, sent: &[bool]) {
         let successes = sent.iter().filter(|success| **success).count();
         let enough = match self.config.handoff_delete {
@@ -475,7 +474,7 @@ impl DbReplicator {
     }
 }
 
-/// The other replicas, from the one after this on: each node begins with another one.
+/// The other replicas, starting after this one, so that nodes begin differently.
 fn others(mut nodes: Vec<Node>, device_id: u32) -> Vec<Node> {
     match nodes.iter().position(|node| node.device.id == device_id) {
         Some(own) => {

@@ -1,6 +1,6 @@
-//! A proxy's pipeline in this process, asked on the cluster's own behalf: no authentication, and
-//! names that clients may not use; servers are reached over the replication network. What fails on
-//! a server's side is tried again.
+//! Internal client: requests to a proxy's pipeline in this process, without authentication and with
+//! access to reserved names; servers are reached over the replication network. Server errors are
+//! retried.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::time::{sleep, timeout};
 
-/// A page of a listing is at most 10,000 names of at most a few kilobytes each.
-const LISTING_MAX: u64 = 128 << 20;
-/// Of other answers only the status counts.
-const ANSWER_MAX: u64 = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Maximum listing: 10,000 names of at most a few kilobytes each.
+const LISTING_MAX_BYTES: u64 = 128 << 20;
+/// Maximum bytes read of other responses, whose bodies are ignored.
+const RESPONSE_MAX_BYTES: u64 = 64 << 10;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Why an answer is of no use.
+/// Reasons why a response is unusable.
 #[derive(Debug, Error)]
 pub enum InternalClientError {
     #[error("{method} {path}: answered with {status}")]
@@ -47,7 +47,7 @@ impl InternalClientError {
     }
 }
 
-/// A pipeline that ends in a proxy, without the filters that are for clients.
+/// A pipeline that ends in a proxy, without filters for clients.
 #[derive(Clone)]
 pub struct InternalClient {
     pipeline: Handler,
@@ -56,7 +56,7 @@ pub struct InternalClient {
 }
 
 impl InternalClient {
-    /// `tries`: of each request, in all.
+    /// Creates a client; `tries` is the maximum attempts of each request.
     pub fn new(pipeline: Handler, agent: &'static str, tries: u32) -> InternalClient {
         InternalClient {
             pipeline,
@@ -65,7 +65,7 @@ impl InternalClient {
         }
     }
 
-    /// `path` is decoded. Good are 2xx and what `also` says; the body is not kept.
+    /// Sends a request; `path` is decoded. Accepts 2xx and `also`; discards the body.
     pub(crate) async fn ask(
         &self,
         method: Method,
@@ -74,12 +74,20 @@ impl InternalClient {
         also: &[StatusCode],
     ) -> Result<(StatusCode, HeaderMap), InternalClientError> {
         let (status, headers, _) = self
-            .try_often(&method, path, None, headers, Bytes::new(), also, ANSWER_MAX)
+            .try_often(
+                &method,
+                path,
+                None,
+                headers,
+                Bytes::new(),
+                also,
+                RESPONSE_MAX_BYTES,
+            )
             .await?;
         Ok((status, headers))
     }
 
-    /// One page of a listing, after `marker`; empty at its end, or where there is nothing.
+    /// One page of a listing after `marker`; empty at its end, or if there is none.
     pub(crate) async fn page(
         &self,
         path: &str,
@@ -90,7 +98,7 @@ impl InternalClient {
         self.rows(path, &query, also).await
     }
 
-    /// An object, for its body to be read. Good are 2xx and 4xx; the body of a 4xx means nothing.
+    /// Opens an object for reading. Accepts 2xx and 4xx; the body of a 4xx is meaningless.
     pub(crate) async fn open(
         &self,
         path: &str,
@@ -102,10 +110,12 @@ impl InternalClient {
         loop {
             let outcome = match self.request(&method, path, query, headers) {
                 None => Err(self.unusable(&method, path, "too long for a request")),
-                Some(request) => match timeout(PATIENCE, self.pipeline.call(request)).await {
-                    Err(_) => Err(self.unusable(&method, path, "no answer in time")),
-                    Ok(response) => Ok(response),
-                },
+                Some(request) => {
+                    match timeout(REQUEST_TIMEOUT, self.pipeline.call(request)).await {
+                        Err(_) => Err(self.unusable(&method, path, "no answer in time")),
+                        Ok(response) => Ok(response),
+                    }
+                }
             };
             match outcome {
                 Ok(response) if !response.status().is_server_error() => return Ok(response),
@@ -124,7 +134,7 @@ impl InternalClient {
         }
     }
 
-    /// Sends an object once: its body cannot be read again. Good is 2xx.
+    /// Uploads an object in one attempt, as its body cannot be read again. Accepts 2xx.
     pub(crate) async fn upload(
         &self,
         path: &str,
@@ -158,7 +168,7 @@ impl InternalClient {
         }
     }
 
-    /// Has the filter `encryption` re-key an object or a container.
+    /// Re-keys an object or a container through the filter `encryption`.
     pub(crate) async fn rekey(
         &self,
         path: &str,
@@ -171,7 +181,9 @@ impl InternalClient {
                 .request(&method, path, None, &[])
                 .ok_or_else(|| self.unusable(&method, path, "too long for a request"))?;
             request.extensions_mut().insert(order);
-            let (status, outcome) = match timeout(PATIENCE, self.pipeline.call(request)).await {
+            let (status, outcome) = match timeout(REQUEST_TIMEOUT, self.pipeline.call(request))
+                .await
+            {
                 Err(_) => return Err(self.unusable(&method, path, "no answer in time")),
                 Ok(mut answer) => (answer.status(), answer.extensions_mut().remove::<Rekeyed>()),
             };
@@ -194,7 +206,7 @@ impl InternalClient {
         }
     }
 
-    /// Any GET: its headers and body.
+    /// Sends a GET; returns headers and body.
     pub(crate) async fn get(
         &self,
         path: &str,
@@ -209,13 +221,13 @@ impl InternalClient {
                 headers,
                 Bytes::new(),
                 &[],
-                LISTING_MAX,
+                LISTING_MAX_BYTES,
             )
             .await?;
         Ok((headers, body))
     }
 
-    /// Rows for a container, as JSON, all at once. Good is 2xx.
+    /// Updates a container with rows, as JSON, in one request. Accepts 2xx.
     pub(crate) async fn update(
         &self,
         path: &str,
@@ -223,12 +235,12 @@ impl InternalClient {
         rows: Bytes,
     ) -> Result<(), InternalClientError> {
         let method = Method::from_bytes(b"UPDATE").unwrap_or_default();
-        self.try_often(&method, path, None, headers, rows, &[], ANSWER_MAX)
+        self.try_often(&method, path, None, headers, rows, &[], RESPONSE_MAX_BYTES)
             .await?;
         Ok(())
     }
 
-    /// The rows of a listing in JSON, as the query says; none where the answer is one of `also`.
+    /// The rows of a JSON listing with this query; none if the status is in `also`.
     pub(crate) async fn rows(
         &self,
         path: &str,
@@ -238,7 +250,15 @@ impl InternalClient {
         let method = Method::GET;
         let nothing = Bytes::new();
         let (status, _, body) = self
-            .try_often(&method, path, Some(query), &[], nothing, also, LISTING_MAX)
+            .try_often(
+                &method,
+                path,
+                Some(query),
+                &[],
+                nothing,
+                also,
+                LISTING_MAX_BYTES,
+            )
             .await?;
         if status != StatusCode::OK {
             return Ok(Vec::new());
@@ -274,7 +294,7 @@ impl InternalClient {
                 let (head, body) = self.pipeline.call(request).await.into_parts();
                 (head, body.collect(limit).await)
             };
-            outcome = match timeout(PATIENCE, answer).await {
+            outcome = match timeout(REQUEST_TIMEOUT, answer).await {
                 Err(_) => Err(unusable("no answer in time")),
                 Ok((head, body)) if head.status.is_success() || also.contains(&head.status) => {
                     match body {
@@ -288,7 +308,7 @@ impl InternalClient {
                     status: head.status,
                 }),
             };
-            // Asking again changes nothing where the answer is the request's fault.
+            // Retrying does not help if the request is at fault.
             let hopeless = |status: StatusCode| !status.is_server_error();
             if outcome
                 .as_ref()

@@ -1,26 +1,26 @@
-//! Background work on what is stored: each daemon walks in bounded steps, at a pace, and tells
-//! how far it is.
+//! Background daemons: each walks the stored data in bounded steps, at a limited rate, and reports
+//! its progress.
 //!
-//! | daemon | conf section | what it does |
+//! | daemon | conf section | task |
 //! | --- | --- | --- |
-//! | [`ObjectReplicator`] | `object-replicator` | makes replicas of objects alike, moves handoffs home |
-//! | [`ObjectReconstructor`] | `object-reconstructor` | rebuilds lost fragments, moves handoffs home |
-//! | [`ObjectAuditor`] | `object-auditor` | reads objects, quarantines what does not match |
+//! | [`ObjectReplicator`] | `object-replicator` | brings replicas of objects in step, moves handoffs to primaries |
+//! | [`ObjectReconstructor`] | `object-reconstructor` | rebuilds lost fragments, moves handoffs to primaries |
+//! | [`ObjectAuditor`] | `object-auditor` | verifies objects, quarantines broken ones |
 //! | [`ObjectUpdater`] | `object-updater` | delivers container updates that failed |
-//! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
+//! | [`ObjectExpirer`] | `object-expirer` | deletes expired objects |
 //! | [`ContainerReconciler`] | `container-reconciler` | moves objects to their container's policy |
-//! | [`ContainerSharder`] | `container-sharder` | cuts large containers into shards |
+//! | [`ContainerSharder`] | `container-sharder` | splits large containers into shards |
 //! | [`ContainerSync`] | `container-sync` | sends containers' changes to other clusters |
-//! | [`ContainerUpdater`] | `container-updater` | tells accounts what their containers hold |
-//! | [`DbReplicator`] | `account-`, `container-replicator` | makes replicas of databases alike |
+//! | [`ContainerUpdater`] | `container-updater` | reports containers' totals to accounts |
+//! | [`DbReplicator`] | `account-`, `container-replicator` | brings replicas of databases in step |
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
 //! | [`AccountReaper`] | `account-reaper` | empties deleted accounts |
 //!
-//! Each is made of its configuration, read from the section, and of parts handed in; `run` goes
-//! on until told to stop, `once` (`sweep`) is one pass. Facts for monitoring go to files that
-//! [`ReconCache`] writes.
+//! Each is constructed from its configuration, read from the section, and its dependencies; `run`
+//! continues until stopped, `once` (`sweep`) is one pass. [`ReconCache`] writes data for monitoring
+//! to files.
 //!
-//! Daemons touch disks through `cairn-disk` and databases through `cairn-index`, on the devices'
+//! Daemons access disks through `cairn-disk` and databases through `cairn-index`, on the devices'
 //! own threads, and other servers through `cairn-peer`. They run inside a server's process, or as
 //! programs of their own.
 

@@ -1,4 +1,4 @@
-//! Which of a ring's devices this process looks after, and what they hold.
+//! A ring's devices that this process is responsible for, and the databases on them.
 
 use std::fs;
 use std::io;
@@ -12,17 +12,17 @@ use cairn_peer::LoadedRing;
 use cairn_ring::Device;
 use cairn_types::ObjectHash;
 
-/// The address a daemon's conf says it stands for: `bind_ip` or `ring_ip`, and `bind_port`.
+/// Own address of a daemon by its conf: `bind_ip` or `ring_ip`, and `bind_port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnAddress {
-    /// None: all addresses of this machine.
+    /// None for all addresses of this host.
     ips: Option<Vec<IpAddr>>,
-    /// None: any port.
+    /// None for any port.
     port: Option<u16>,
 }
 
 impl OwnAddress {
-    /// `host`: an address, or a name that has some; `None`: nobody knows it. Blocks for names.
+    /// Resolves `host`, an address or a name; `None` if it is unknown. Blocks for names.
     pub fn of(host: &str, port: Option<u16>) -> Option<Self> {
         let ips = match host.trim() {
             "" => Vec::new(),
@@ -38,7 +38,7 @@ impl OwnAddress {
     fn is_ip(&self, ip: &IpAddr) -> bool {
         match &self.ips {
             Some(own) => own.contains(ip),
-            // An address is this machine's where a socket can be bound to it.
+            // An address is this host's if a socket can be bound to it.
             None => ip.is_loopback() || UdpSocket::bind((*ip, 0)).is_ok(),
         }
     }
@@ -48,7 +48,7 @@ impl OwnAddress {
         is_port && ring.ips(host).iter().any(|ip| self.is_ip(ip))
     }
 
-    /// The ring's devices that are reached here over the replication network.
+    /// The ring's devices with this address on the replication network.
     pub(crate) fn replicated_devices(&self, ring: &LoadedRing) -> Vec<Arc<Device>> {
         ring.ring()
             .devices()
@@ -57,13 +57,13 @@ impl OwnAddress {
             .collect()
     }
 
-    /// Is this device served here, to clients?
+    /// Whether this device has the address for clients.
     pub(crate) fn serves(&self, ring: &LoadedRing, device: &Device) -> bool {
         self.is(ring, &device.ip, device.port)
     }
 }
 
-/// Names of folders in a folder; one that is not there has none.
+/// Names of folders in a folder; none if it is missing.
 pub(crate) fn folders(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -93,7 +93,7 @@ fn is_missing(error: &io::Error) -> bool {
     )
 }
 
-/// The partitions of a device that hold databases.
+/// Partitions of a device that hold databases.
 pub(crate) fn partitions(root: &Path, device: &str, kind: DbKind) -> io::Result<Vec<u32>> {
     let names = folders(&root.join(device).join(kind.datadir()))?;
     Ok(names
@@ -102,7 +102,7 @@ pub(crate) fn partitions(root: &Path, device: &str, kind: DbKind) -> io::Result<
         .collect())
 }
 
-/// The databases of one partition. Folders without anything in them are removed on the way.
+/// Databases of one partition. Removes empty folders.
 pub(crate) fn databases(
     root: &Path,
     device: &str,
@@ -155,11 +155,11 @@ fn has_database(folder: &Path, hash: &str) -> io::Result<bool> {
 }
 
 fn remove_if_empty(folder: &Path) {
-    // Not empty, or filled or removed just now: then it is none of our business.
+    // Fails if it is not empty, or was just filled or removed.
     let _ = fs::remove_dir(folder);
 }
 
-/// Removes files of a folder that nobody has touched for so long.
+/// Removes a folder's files that have not changed for `age`.
 pub(crate) fn remove_older(folder: &Path, age: std::time::Duration, wanted: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
@@ -171,13 +171,13 @@ pub(crate) fn remove_older(folder: &Path, age: std::time::Duration, wanted: impl
             meta.is_file() && since.is_some_and(|since| since > age)
         });
         if old && wanted(&entry.file_name().to_string_lossy()) {
-            // Whoever is quicker has removed it.
+            // Another process may have removed it.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Files are listed where a hanging disk hangs no request.
+/// Runs file operations on a thread of their own, where a hanging disk blocks no request.
 pub(crate) async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn whose_address_it_is() {
-        // A documentation address is nobody's.
+        // A documentation address, which no host has.
         let hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2", "localhost"];
         let devices = hosts.map(|host| NewDevice {
             id: None,

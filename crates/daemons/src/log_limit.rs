@@ -1,4 +1,4 @@
-//! A rate limit for log lines: one a minute about each device.
+//! A rate limit for log lines: one a minute for each device.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,16 +9,20 @@ use cairn_index::IndexError;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-const LOG_EVERY: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// When each device was logged last. As many entries as a host has devices.
+/// Time of each device's last line. Bounded by the host's devices.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(BTreeMap<String, Instant>);
 
 impl LogLimit {
     /// True at most once a minute for each device.
     pub(crate) fn is_due(&mut self, device: &str, now: Instant) -> bool {
-        if self.0.get(device).is_some_and(|at| now < *at + LOG_EVERY) {
+        if self
+            .0
+            .get(device)
+            .is_some_and(|at| now < *at + LOG_INTERVAL)
+        {
             return false;
         }
         self.0.insert(device.to_owned(), now);
@@ -26,7 +30,7 @@ impl LogLimit {
     }
 }
 
-/// An error that may be one of the whole device, which every object or database on it meets.
+/// An error that may concern a whole device, and then recurs for every object or database on it.
 pub(crate) trait MaybeOfDevice {
     fn is_of_device(&self) -> bool;
 }
@@ -53,12 +57,12 @@ impl MaybeOfDevice for io::Error {
     }
 }
 
-/// The limit as the tasks of one daemon share it.
+/// The limit, shared by the tasks of one daemon.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceErrors(Mutex<LogLimit>);
 
 impl DeviceErrors {
-    /// Whether an error is to be logged: one of the device once a minute, any other always.
+    /// Whether to log an error: once a minute for one of the device, always for any other.
     pub(crate) fn is_due(&self, device: &str, error: &impl MaybeOfDevice) -> bool {
         let mut limit = self.0.lock();
         !error.is_of_device() || limit.is_due(device, Instant::now())
@@ -76,9 +80,9 @@ mod tests {
         let mut limit = LogLimit::default();
         let start = Instant::now();
         assert!(limit.is_due("sda", start));
-        assert!(!limit.is_due("sda", start + LOG_EVERY / 2));
+        assert!(!limit.is_due("sda", start + LOG_INTERVAL / 2));
         assert!(limit.is_due("sdb", start));
-        assert!(limit.is_due("sda", start + LOG_EVERY));
+        assert!(limit.is_due("sda", start + LOG_INTERVAL));
     }
 
     #[tokio::test(start_paused = true)]
@@ -95,7 +99,7 @@ mod tests {
         for _ in 0..2 {
             assert!(errors.is_due("sda", &DiskError::NotExist));
         }
-        tokio::time::advance(LOG_EVERY).await;
+        tokio::time::advance(LOG_INTERVAL).await;
         assert!(errors.is_due("sda", &gone));
     }
 }

@@ -1,14 +1,14 @@
-//! Reads what is stored, before somebody who needs it does: an object whose content or metadata
-//! is not what it should be is quarantined, for replication to bring a good one.
+//! Object auditor: verifies stored objects before clients read them; an object with broken content
+//! or metadata is quarantined, and replication restores it.
 //!
-//! Two walks go over the same objects side by side, as in Swift: one (`ALL`) reads every object's
+//! Two walks over the same objects run concurrently, as in Swift: one (`ALL`) reads every object's
 //! content at `files_per_second` and `bytes_per_second`; the other (`ZBF`, zero-byte files) only
-//! opens them, at `zero_byte_files_per_second`, which finds at once what a crash has emptied.
+//! opens them, at `zero_byte_files_per_second`, and so quickly finds files emptied by a crash.
 //!
-//! How far a walk is on a device is kept in `objects[-N]/auditor_status_<ALL|ZBF>.json`: a list
-//! of the partitions still to do, with which the next program goes on.
+//! The checkpoint of a walk on a device is `objects[-N]/auditor_status_<ALL|ZBF>.json`: the
+//! partitions left, from which the next process continues.
 //!
-//! A watcher (`watchers` in the conf) sees every object whose content was found sound.
+//! A watcher (`watchers` in the conf) is called with every valid object.
 
 mod config;
 mod dark_data;
@@ -32,19 +32,19 @@ pub use dark_data::{DarkData, DarkDataAction, DarkDataConfig};
 pub use stats::AuditStats;
 use walk::{Kind, Walk};
 
-/// What one pass is about. From `--devices` and `--zero_byte_fps`.
+/// Restriction of a pass, from `--devices` and `--zero_byte_fps`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AuditOnly {
-    /// Names of devices; all where empty.
+    /// Names of devices; empty for all.
     pub devices: Vec<String>,
-    /// Only open objects, so many a second, and read no content.
+    /// Only opens objects, at this rate per second, and reads no content.
     pub zero_byte_fps: Option<f64>,
 }
 
-/// What the auditor stands on.
+/// Dependencies of the auditor.
 #[derive(Clone)]
 pub struct AuditorParts {
-    /// By policy.
+    /// The engine of each policy.
     pub engines: Engines,
     pub policies: Arc<PolicySet>,
     pub devices: Arc<Devices>,
@@ -64,7 +64,7 @@ impl ObjectAuditor {
         ObjectAuditor::watched(config, parts, None)
     }
 
-    /// With somebody who sees all that is sound.
+    /// Adds a watcher of valid objects.
     pub fn watched(
         config: AuditorConfig,
         mut parts: AuditorParts,
@@ -79,7 +79,7 @@ impl ObjectAuditor {
         })
     }
 
-    /// Both walks again and again, `interval` between two of a kind, until `stop` turns true.
+    /// Runs both walks repeatedly, with `interval` between two of a kind, until `stop` turns true.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let rest = self.config.interval.max(Duration::from_millis(10));
         self.forget().await;
@@ -100,7 +100,7 @@ impl ObjectAuditor {
         }
     }
 
-    /// Each walk once; tells what both did.
+    /// Runs each walk once; returns the total.
     pub async fn once(self: &Arc<Self>, only: &AuditOnly) -> AuditStats {
         self.forget().await;
         if let Some(rate) = only.zero_byte_fps {
@@ -121,14 +121,14 @@ impl ObjectAuditor {
         Kind::ZeroByte(self.config.zero_byte_files_per_second)
     }
 
-    /// What former programs told monitoring.
+    /// Removes monitoring entries of earlier processes.
     async fn forget(&self) {
         let nothing = || Value::Object(Map::new());
         let keys = [Kind::All, Kind::ZeroByte(0.0)].map(|kind| (kind.recon_key(), nothing()));
         self.recon.update(Map::from_iter(keys)).await;
     }
 
-    /// One walk over all devices, `concurrency` of them at once where that is more than one.
+    /// Runs one walk over all devices, `concurrency` of them concurrently if that is more than one.
     async fn walk_all(self: Arc<Self>, kind: Kind, only: &AuditOnly) -> AuditStats {
         let devices = self.parts.devices.clone();
         let names = own_thread::blocking(move || devices.names()).await;
@@ -138,7 +138,7 @@ impl ObjectAuditor {
             Kind::All => self.config.concurrency,
             Kind::ZeroByte(_) => 1,
         };
-        // A worker goes over all devices it is given, at its own rates.
+        // A worker walks all its devices, at its own rates.
         let shares: Vec<Vec<String>> = match workers {
             1 => vec![names],
             _ => names.into_iter().map(|name| vec![name]).collect(),

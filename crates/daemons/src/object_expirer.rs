@@ -1,9 +1,9 @@
-//! Deletes objects whose time has come: walks the queue that object servers keep in the account
-//! `.expiring_objects`, deletes each object through a proxy if it still is to expire at that very
-//! time, and takes the entry off the queue.
+//! Object expirer: walks the queue that object servers keep in the account `.expiring_objects`,
+//! deletes each object through a proxy if its expiry time still equals the entry's, and removes the
+//! entry.
 //!
-//! The queue is Swift's, and so is the way several processes share it: each takes the entries
-//! whose name's MD5, modulo their number, is its own.
+//! The queue is Swift's, and so is its partitioning among processes: each handles the entries whose
+//! name's MD5, modulo their number, equals its index.
 
 mod config;
 mod task;
@@ -30,24 +30,24 @@ use crate::internal_client::{InternalClient, InternalClientError};
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::ObjectExpirerConfig;
-use task::{InTurn, Task};
+use task::{Interleaved, Task};
 
-const NODE_PATIENCE: Duration = Duration::from_secs(15);
+const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What a pass did, each a number of objects.
+/// Results of a pass, in numbers of objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpirerStats {
-    /// Deleted, or found not to expire any more; and off the queue.
+    /// Deleted, or no longer expiring; and removed from the queue.
     pub expired: u64,
-    /// To be tried again.
+    /// To be retried.
     pub errors: u64,
 }
 
-/// What the expirer stands on.
+/// Dependencies of the expirer.
 pub struct ExpirerParts {
-    /// A pipeline without filters for clients.
+    /// Client of a pipeline without filters for clients.
     pub client: InternalClient,
-    /// As swift.conf has it.
+    /// From swift.conf.
     pub auto_create_account_prefix: String,
     pub hash_path: HashPath,
     pub rings: Arc<Rings>,
@@ -78,13 +78,13 @@ impl ObjectExpirer {
         })
     }
 
-    /// What the pass under way, or the last one, has done.
+    /// Results of the current or the last pass.
     pub fn stats(&self) -> ExpirerStats {
         *self.stats.lock()
     }
 
-    /// Passes until `stop` turns true. They begin at random moments: the expirers of a cluster
-    /// are started together.
+    /// Runs passes until `stop` turns true. They begin at random times, as a cluster's expirers are
+    /// started together.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let passes = async {
             sleep(self.config.interval.mul_f64(rand::random())).await;
@@ -102,8 +102,8 @@ impl ObjectExpirer {
         }
     }
 
-    /// One pass over the queue. Dropped half-way it leaves some objects deleted and still queued,
-    /// which the next pass finds gone.
+    /// Runs one pass over the queue. Dropped half-way it leaves some objects deleted and still
+    /// queued, which the next pass finds gone.
     pub async fn once(self: &Arc<Self>) -> ExpirerStats {
         if !self.config.dequeue_from_legacy {
             info!("this expirer works on no queue: dequeue_from_legacy is not set");
@@ -121,7 +121,7 @@ impl ObjectExpirer {
         let mut work = Work {
             pace: Pace::new(self.config.tasks_per_second),
             under_way: JoinSet::new(),
-            waiting: InTurn::default(),
+            waiting: Interleaved::default(),
             reported: started,
         };
         for container in containers {
@@ -131,7 +131,7 @@ impl ObjectExpirer {
                 error!(container, %error, "a container of the expirer's queue cannot be listed");
             }
         }
-        self.work_off(&mut work).await;
+        self.start_waiting(&mut work).await;
         while work.under_way.join_next().await.is_some() {}
         self.report(started).await;
         self.stats()
@@ -156,7 +156,7 @@ impl ObjectExpirer {
         count(&mut self.stats.lock());
     }
 
-    /// The containers of the queue whose time has come, oldest first.
+    /// Containers of the queue that are due, oldest first.
     async fn queue_containers(&self) -> Result<Vec<String>, InternalClientError> {
         let now = self.parts.clock.now();
         let path = format!("/v1/{}", self.account);
@@ -181,7 +181,7 @@ impl ObjectExpirer {
         }
     }
 
-    /// Finds what is to be done for one container of the queue; an empty one is removed.
+    /// Collects the tasks of one container of the queue; removes it if empty.
     async fn walk_container(
         self: &Arc<Self>,
         container: &str,
@@ -209,7 +209,7 @@ impl ObjectExpirer {
                 };
                 let now = self.parts.clock.now();
                 if task.delete_at > now {
-                    // Entries come in the order of time.
+                    // Entries are in the order of time.
                     break 'pages;
                 }
                 if !self.is_mine(&task) || self.is_delayed(&task, now) {
@@ -217,7 +217,7 @@ impl ObjectExpirer {
                 }
                 work.waiting.push(task);
                 if work.waiting.len() >= self.config.task_cache_size {
-                    self.work_off(work).await;
+                    self.start_waiting(work).await;
                 }
             }
         }
@@ -244,8 +244,8 @@ impl ObjectExpirer {
         }
     }
 
-    /// Begins all that waits.
-    async fn work_off(self: &Arc<Self>, work: &mut Work) {
+    /// Starts all waiting tasks.
+    async fn start_waiting(self: &Arc<Self>, work: &mut Work) {
         for task in work.waiting.take() {
             work.pace.step().await;
             while work.under_way.len() >= self.config.concurrency {
@@ -263,7 +263,7 @@ impl ObjectExpirer {
 
     async fn expire(&self, task: Task) {
         if let Err(error) = self.delete(&task).await {
-            // Not there to be deleted: yet, until the entry is so old that nobody waits for it.
+            // Not found: retried until the entry is older than the reclaim age.
             let is_gone = matches!(
                 error.status(),
                 Some(StatusCode::NOT_FOUND | StatusCode::PRECONDITION_FAILED)
@@ -291,7 +291,7 @@ impl ObjectExpirer {
             fine.push(StatusCode::NOT_FOUND);
         } else {
             headers.push(("x-if-delete-at", time));
-            // The entry is taken off here; the object server need not.
+            // The entry is removed here, so the object server need not.
             headers.push(("x-backend-clean-expiring-object-queue", "no".into()));
         }
         let client = &self.parts.client;
@@ -299,8 +299,8 @@ impl ObjectExpirer {
         Ok(())
     }
 
-    /// Removes the entry at all of its container's servers. Where that fails the next pass finds
-    /// it again, and its object gone.
+    /// Removes the entry at all of its container's servers. If that fails, the next pass finds it
+    /// again, with its object gone.
     async fn take_off(&self, task: &Task) {
         let ring = self.parts.rings.container();
         let container = Some(&*task.queue_container);
@@ -312,7 +312,7 @@ impl ObjectExpirer {
             let request = removal(&node, partition, &path, &time);
             let backends = self.parts.backends.clone();
             calls.spawn(async move {
-                match calls::call(&backends, &node, request, NODE_PATIENCE).await {
+                match calls::call(&backends, &node, request, NODE_TIMEOUT).await {
                     Ok((status, _)) if status.is_success() => {}
                     Ok((status, _)) => debug!(node = node.name(), %status, "entry not removed"),
                     Err(error) => debug!(node = node.name(), %error, "entry not removed"),
@@ -339,11 +339,11 @@ fn name_of(entry: &Value) -> Option<&str> {
     entry.get("name").and_then(Value::as_str)
 }
 
-/// What a pass has under way.
+/// Tasks of a pass in progress.
 struct Work {
     pace: Pace,
     under_way: JoinSet<()>,
-    waiting: InTurn,
+    waiting: Interleaved,
     reported: Instant,
 }
 

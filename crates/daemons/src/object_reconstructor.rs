@@ -1,11 +1,11 @@
-//! Keeps every fragment of erasure-coded objects where it belongs. For a partition that belongs
-//! here it asks three of the partition's other servers (those beside this one in the ring, and the
-//! one opposite) for the hashes of their fragments, and where those differ offers, by SSYNC, what
-//! there is; a fragment that the other side lacks is rebuilt from those of others. Fragments that
-//! belong elsewhere are handed over and then removed.
+//! Object reconstructor: keeps every fragment of erasure-coded objects on its primary. For a
+//! partition that belongs here it fetches the fragment hashes of three of the partition's other
+//! servers (those beside this one in the ring, and the opposite one), and if they differ offers the
+//! objects by SSYNC; a fragment missing there is rebuilt from others. Misplaced fragments are
+//! handed over and then removed.
 //!
-//! All devices of the ring that are this server's are worked on side by side, `concurrency`
-//! partitions at a time on each; each partition waits while operations queue for its device.
+//! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
+//! a time on each; each partition waits while operations queue for its device.
 
 mod config;
 mod jobs;
@@ -34,17 +34,17 @@ pub(crate) use rebuild::{RebuildError, Rebuilder};
 /// Counts of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReconstructionStats {
-    /// Partitions looked at.
+    /// Partitions processed.
     pub partitions: u64,
-    /// What there was to do in them: one for each fragment index.
+    /// Jobs in them: one for each fragment index.
     pub jobs: u64,
     /// Suffixes that differed from another server's, and were sent to it.
     pub suffixes_synced: u64,
     /// Objects of which a fragment, or the tombstone, was handed over and removed.
     pub reverted: u64,
-    /// Conversations with other servers that did not come to their end.
+    /// SSYNC sessions with other servers that failed.
     pub failures: u64,
-    /// Fragments that belong elsewhere and are still here, by job.
+    /// Misplaced fragments that remain, by job.
     pub handoffs_remaining: u64,
 }
 
@@ -68,7 +68,7 @@ impl ObjectReconstructor {
         })
     }
 
-    /// Of the pass that is under way.
+    /// Progress of the current pass.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
@@ -77,7 +77,7 @@ impl ObjectReconstructor {
         &self.parts.clock
     }
 
-    /// Passes, with `interval` between them, until `stop` turns true.
+    /// Runs passes, with `interval` between them, until `stop` turns true.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let rest = self.config.interval.max(Duration::from_millis(10));
         let only = Only::default();
@@ -93,7 +93,7 @@ impl ObjectReconstructor {
         }
     }
 
-    /// One pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
+    /// Runs one pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
     pub async fn once(self: &Arc<Self>, only: &Only) -> ReconstructionStats {
         let started = self.clock().now();
         let pass = Arc::new(Pass::new(self.clone(), only.clone()));
@@ -115,7 +115,7 @@ impl ObjectReconstructor {
                 remaining => info!(remaining, "handoffs_only: handoffs remain"),
             }
         }
-        // Part of the devices tells nothing about reconstruction as a whole.
+        // A restricted pass does not represent reconstruction as a whole.
         if only.is_everything() {
             let recon = recon_entries(minutes, ended.as_f64());
             self.recon.update(recon).await;
@@ -124,8 +124,8 @@ impl ObjectReconstructor {
     }
 }
 
-/// The entries of `object.recon` after a pass that took `minutes` and ended at `ended`, seconds
-/// since the epoch. The empty one removes what several workers of Swift's may have left.
+/// Entries of `object.recon` after a pass of `minutes` that ended at `ended`, seconds since the
+/// epoch. The empty one removes those of several workers of Swift's.
 fn recon_entries(minutes: f64, ended: f64) -> Map<String, Value> {
     let entries = json!({
         "object_reconstruction_time": minutes,

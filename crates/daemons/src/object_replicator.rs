@@ -1,9 +1,8 @@
-//! Brings the replicas of every partition in step: compares suffix hashes with the partition's
-//! other devices and sends them what differs, by SSYNC or by `rsync`; and hands over partitions
-//! that lie on a device that is not theirs, which then go from it.
+//! Object replicator: compares suffix hashes with a partition's other devices and sends
+//! differences, by SSYNC or by `rsync`; hands over misplaced partitions and removes them.
 //!
-//! All devices of the ring that are this server's are worked on side by side, `concurrency`
-//! partitions at a time on each. Clients come first: a device does background work behind theirs.
+//! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
+//! a time on each. Clients precede background work on each device.
 
 mod config;
 pub(crate) mod jobs;
@@ -33,10 +32,10 @@ use pass::Pass;
 pub(crate) use revert::lock_partition;
 pub use stats::ReplicationStats;
 
-/// Suffixes that `hashes.pkl` does not know are looked for in one partition of so many each pass.
-const LOOK_CYCLE: u32 = 10;
+/// Passes within which each partition is searched for suffixes missing from `hashes.pkl`.
+const SEARCH_CYCLE_PASSES: u32 = 10;
 
-/// What one pass is about; empty lists mean all. From `--devices`, `--partitions`, `--policies`.
+/// Restriction of a pass; empty lists impose none. From `--devices`, `--partitions`, `--policies`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Only {
     /// Names of devices.
@@ -52,10 +51,10 @@ impl Only {
     }
 }
 
-/// What the replicator stands on.
+/// Dependencies of the replicator.
 #[derive(Clone)]
 pub struct ReplicatorParts {
-    /// By policy, as the object server of these devices has them.
+    /// The engine of each policy, shared with the object server of these devices.
     pub engines: Engines,
     pub policies: Arc<PolicySet>,
     pub rings: Arc<Rings>,
@@ -78,7 +77,7 @@ impl ObjectReplicator {
     pub fn new(config: ReplicatorConfig, parts: ReplicatorParts) -> Arc<Self> {
         Arc::new(ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
-            cycle: AtomicU32::new(own_thread::random() as u32 % LOOK_CYCLE),
+            cycle: AtomicU32::new(own_thread::random() as u32 % SEARCH_CYCLE_PASSES),
             progress: Arc::default(),
             logged: DeviceErrors::default(),
             config,
@@ -86,12 +85,12 @@ impl ObjectReplicator {
         })
     }
 
-    /// Of the pass that is under way.
+    /// Progress of the current pass.
     pub fn progress(&self) -> Arc<Progress> {
         self.progress.clone()
     }
 
-    /// Passes, with `interval` between them, until `stop` turns true.
+    /// Runs passes, with `interval` between them, until `stop` turns true.
     pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let rest = self.config.interval.max(Duration::from_millis(10));
         let only = Only::default();
@@ -107,10 +106,11 @@ impl ObjectReplicator {
         }
     }
 
-    /// One pass. Dropped half-way it leaves every partition usable, and handed over or not.
+    /// Runs one pass. Dropped half-way it leaves every partition usable, and handed over or not.
     pub async fn once(self: &Arc<Self>, only: &Only) -> ReplicationStats {
         let started = self.parts.clock.now();
-        let cycle = self.cycle.fetch_add(1, Ordering::Relaxed).wrapping_add(1) % LOOK_CYCLE;
+        let cycle =
+            self.cycle.fetch_add(1, Ordering::Relaxed).wrapping_add(1) % SEARCH_CYCLE_PASSES;
         let pass = Arc::new(Pass::new(self.clone(), only.clone(), cycle));
         let stats = pass.clone().run().await;
         let ended = self.parts.clock.now();
@@ -122,7 +122,7 @@ impl ObjectReplicator {
             failures = stats.failure,
             "object replication pass completed"
         );
-        // Part of the devices tells nothing about replication as a whole.
+        // A restricted pass does not represent replication as a whole.
         if only.is_everything() {
             self.recon
                 .update(stats.to_recon(minutes, ended.as_f64()))

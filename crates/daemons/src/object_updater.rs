@@ -1,10 +1,10 @@
-//! Delivers the container updates that object servers could not: walks each device's
+//! Object updater: delivers container updates that object servers could not. It walks each device's
 //! `async_pending`, sends every update to the container's primaries, and removes it once all of
-//! them have taken it. Who took it is kept in the file, so nobody is told twice.
+//! them accepted. Primaries that accepted are recorded in the file, and not sent to again.
 //!
-//! An older update of the same object that tells nothing more is removed unsent. A POST to content
-//! that is replaced meanwhile by an older PUT leaves two that count: the one has the newest metadata,
-//! the other the newest content. (OpenStack Swift's updater sends the newest alone.)
+//! An older update of the same object that adds nothing is removed unsent. A POST to content that
+//! is replaced meanwhile by an older PUT leaves two valid ones: one has the newest metadata, the
+//! other the newest content. (OpenStack Swift's updater sends the newest alone.)
 
 mod config;
 mod limiter;
@@ -32,27 +32,27 @@ use crate::calls;
 use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
-use crate::rounds::every;
+use crate::rounds::run_every;
 use limiter::Limiter;
 use oldest::Oldest;
 
 pub use config::{PerContainer, UpdaterConfig};
 
-/// What a sweep did.
+/// Results of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepStats {
-    /// Taken by all primaries, and removed.
+    /// Accepted by all primaries, and removed.
     pub successes: u64,
-    /// Still to be taken by some.
+    /// Not yet accepted by some.
     pub failures: u64,
-    /// Sent on to a shard.
+    /// Redirected to a shard.
     pub redirects: u64,
-    /// Removed unsent, for there was a newer one.
+    /// Removed unsent because of a newer one.
     pub outdated_unlinks: u64,
     /// Could not be read, listed or removed.
     pub errors: u64,
-    /// Had to wait for their container's turn (`max_objects_per_container_per_second`); each was
-    /// sent later in the sweep, or skipped.
+    /// Deferred by the rate limit (`max_objects_per_container_per_second`); each was sent later in
+    /// the sweep, or skipped.
     pub deferrals: u64,
     pub drains: u64,
     pub skips: u64,
@@ -71,7 +71,7 @@ impl SweepStats {
     }
 }
 
-/// What a container holds against the row it has.
+/// Timestamps that a container compares with its row.
 #[derive(Clone, Copy, Debug)]
 struct RowTimes {
     content: Timestamp,
@@ -109,7 +109,7 @@ pub struct ObjectUpdater {
     devices: Arc<Devices>,
     backends: Arc<Backends>,
     recon: ReconCache,
-    /// The sweep under way, or the last one.
+    /// Results of the current or the last sweep.
     stats: Mutex<SweepStats>,
     oldest: Mutex<Oldest>,
     logged: DeviceErrors,
@@ -139,26 +139,26 @@ impl ObjectUpdater {
         })
     }
 
-    /// What the sweep under way, or the last one, has done.
+    /// Results of the current or the last sweep.
     pub fn stats(&self) -> SweepStats {
         *self.stats.lock()
     }
 
-    /// Sweeps at every interval until `stop` turns true.
+    /// Runs a sweep at every interval until `stop` turns true.
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
         let interval = self.config.interval;
-        every(interval, stop, || async { _ = self.sweep().await }).await;
+        run_every(interval, stop, || async { _ = self.sweep().await }).await;
     }
 
-    /// Walks all devices once. Dropped half-way it leaves every update as it was, or taken by
-    /// some and not yet noted: sent again, it changes nothing.
+    /// Walks all devices once. Dropped half-way it leaves every update unchanged, or accepted by
+    /// some and not yet recorded; sending again is harmless.
     pub async fn sweep(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
         let until = started + self.config.interval;
         *self.stats.lock() = SweepStats::default();
         *self.oldest.lock() = Oldest::default();
         let devices = self.devices.clone();
-        // Empty where the task failed: then there is nothing to walk this time.
+        // Empty if the task failed: nothing to walk this time.
         let names = own_thread::blocking(move || devices.names())
             .await
             .unwrap_or_default();
@@ -183,11 +183,11 @@ impl ObjectUpdater {
                 "object update sweep completed"
             );
         }
-        self.tell(started).await;
+        self.report_sweep(started).await;
         stats
     }
 
-    async fn tell(&self, started: Instant) {
+    async fn report_sweep(&self, started: Instant) {
         let now = Clock::system().now();
         let oldest = {
             let oldest = self.oldest.lock();
@@ -219,7 +219,7 @@ impl ObjectUpdater {
         }
     }
 
-    /// `until`: what is deferred is sent as long as that.
+    /// Sweeps one device; deferred updates are sent up to `until`.
     async fn sweep_device(self: &Arc<Self>, device: &Arc<Device>, until: Instant) {
         let mut pace = Pace::new(self.config.objects_per_second);
         let mut reported = Instant::now();
@@ -287,7 +287,7 @@ impl ObjectUpdater {
         under_way.spawn(async move { updater.process(&device, file).await });
     }
 
-    /// The update, if it is its container's turn. One that cannot be read is in nobody's way.
+    /// Reads the update and admits it by its container's rate limit. An unreadable one is admitted.
     async fn admit(
         &self,
         limiter: &mut Limiter<PendingFile>,
@@ -304,8 +304,8 @@ impl ObjectUpdater {
         limiter.admit(target(&update), file, Instant::now())
     }
 
-    /// The updates under a suffix, but for those that a newer one of the same object makes
-    /// obsolete: they are removed.
+    /// Updates under a suffix, except those made obsolete by a newer one of the same object, which
+    /// are removed.
     async fn updates_that_count(
         &self,
         device: &Arc<Device>,
@@ -332,7 +332,7 @@ impl ObjectUpdater {
         counting
     }
 
-    /// Several updates of one object, the newest first.
+    /// The valid ones of several updates of one object, newest first.
     async fn not_obsolete(
         &self,
         device: &Arc<Device>,
@@ -371,7 +371,7 @@ impl ObjectUpdater {
         counting
     }
 
-    /// One update: sent, and where it is redirected sent once more; then removed or noted.
+    /// Processes one update: sends it, and once more if redirected; then removes or rewrites it.
     async fn process(&self, device: &Arc<Device>, file: PendingFile) {
         let read = {
             let file = file.clone();
@@ -379,7 +379,7 @@ impl ObjectUpdater {
         };
         let mut update = match read {
             Ok(Some(update)) => update,
-            // Gone: a newer one took its place. Unreadable: the next sweep finds it again.
+            // Gone: replaced by a newer one. Unreadable: the next sweep retries.
             Ok(None) => {
                 return self.count(SweepStats {
                     errors: 1,
@@ -427,7 +427,7 @@ impl ObjectUpdater {
         }
     }
 
-    /// Sends to every primary that has not taken the update yet.
+    /// Sends to every primary that has not accepted the update yet.
     async fn send(&self, update: &mut AsyncUpdate, policy: PolicyIndex) -> Sent {
         let (account, container) = target(update);
         let path = format!("/{account}/{container}/{}", update.object);
@@ -466,8 +466,8 @@ impl ObjectUpdater {
         match redirect {
             _ if !failed => Sent::ToAll,
             Some((path, _)) => {
-                // Those who took it are not the shard's servers. A shard that sends back to where
-                // the update came from would make a loop: from there, start at the root again.
+                // Primaries that accepted are not the shard's. A shard that redirects to the
+                // update's origin would make a loop: restart at the root then.
                 update.successes.clear();
                 let back = update.container_path.as_deref() == Some(path.as_str());
                 update.container_path = (!back).then_some(path);
@@ -478,7 +478,7 @@ impl ObjectUpdater {
     }
 }
 
-/// The account and the container, or the shard, that is to be told.
+/// Account and container, or shard, to update.
 fn target(update: &AsyncUpdate) -> (&str, &str) {
     let shard = update.container_path.as_deref();
     let shard = shard.and_then(|path| path.split_once('/'));
@@ -488,7 +488,7 @@ fn target(update: &AsyncUpdate) -> (&str, &str) {
 enum Sent {
     ToAll,
     Redirected,
-    /// `news`: someone took it who had not before.
+    /// `news` if another node accepted it.
     ToSome {
         news: bool,
     },
@@ -549,7 +549,7 @@ async fn call(backends: &Backends, node: &Node, request: Request, patience: Dura
     }
 }
 
-/// Where a container server says that the update belongs, and since when.
+/// The target of a redirect, and its timestamp.
 fn redirect(headers: &HeaderMap) -> Option<(String, Timestamp)> {
     let text = |name: &str| headers.get(name)?.to_str().ok();
     let location: http::Uri = headers.get(LOCATION)?.to_str().ok()?.parse().ok()?;

@@ -1,30 +1,30 @@
-//! So many steps a second at most, and none while clients wait.
+//! Rate limits: steps or bytes per second, and yielding to clients.
 
 use std::time::Duration;
 
 use cairn_index::IndexPool;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long a database waits for clients, at most, before it has its turn all the same.
-const YIELD: Duration = Duration::from_millis(100);
+/// Maximum time a database's work yields to clients.
+const YIELD_MAX: Duration = Duration::from_millis(100);
 const YIELD_STEP: Duration = Duration::from_millis(2);
 
-/// Waits while anything is queued for the databases of this device.
+/// Waits while jobs are queued for the databases of this device.
 pub(crate) async fn yield_to_clients(pool: &IndexPool, device: &str) {
-    let until = Instant::now() + YIELD;
+    let until = Instant::now() + YIELD_MAX;
     while pool.is_busy(device) && Instant::now() < until {
         sleep(YIELD_STEP).await;
     }
 }
 
-/// Spaces steps evenly; time lost to slow steps is not made up for by a burst.
+/// Limiter that spaces steps evenly; slow steps are not followed by a burst.
 pub(crate) struct Pace {
     gap: Duration,
     next: Instant,
 }
 
 impl Pace {
-    /// `per_second` of 0: no limit.
+    /// `per_second` of 0 is unlimited.
     pub(crate) fn new(per_second: f64) -> Pace {
         let gap = if per_second > 0.0 {
             Duration::try_from_secs_f64(1.0 / per_second).unwrap_or(Duration::MAX)
@@ -47,14 +47,14 @@ impl Pace {
     }
 }
 
-/// So many bytes a second at most.
+/// Limiter of bytes per second.
 pub(crate) struct BytePace {
     per_second: f64,
     next: Instant,
 }
 
 impl BytePace {
-    /// `per_second` of 0: no limit.
+    /// `per_second` of 0 is unlimited.
     pub(crate) fn new(per_second: f64) -> BytePace {
         BytePace {
             per_second,
@@ -62,7 +62,7 @@ impl BytePace {
         }
     }
 
-    /// Waits until the bytes before these may have been followed by them; they were taken already.
+    /// Accounts for bytes already read, after waiting for earlier ones.
     pub(crate) async fn took(&mut self, bytes: u64) {
         if self.per_second <= 0.0 {
             return;

@@ -1,4 +1,4 @@
-//! How far a pass is: so many of so many.
+//! Progress of a pass: steps done of a total.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Counted by a pass, looked at by whoever shows it.
+/// Counter updated by a pass, and read for display.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A pass begins that is so much work.
+    /// Starts a pass of `of` steps.
     pub(crate) fn begin(&self, of: usize) {
         self.done.store(0, Ordering::Relaxed);
         self.of.store(of as u64, Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Progress {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is done, and of how much; 0 before that is known.
+    /// Steps done, and the total; 0 before it is known.
     pub fn get(&self) -> (u64, u64) {
         (
             self.done.load(Ordering::Relaxed),
@@ -34,7 +34,7 @@ impl Progress {
         )
     }
 
-    /// How long the rest will take if it goes on as it went so far; `None` before the first step.
+    /// Estimated remaining time by the average so far; `None` before the first step.
     pub fn remaining(&self) -> Option<Duration> {
         let began = *self.began.lock();
         let (done, of) = self.get();

@@ -1,9 +1,9 @@
-//! The files through which daemons tell monitoring how they are: one line of JSON under
-//! `recon_cache_path`, which `/recon/…` shows and Swift's own daemons write too.
+//! Recon cache: files by which daemons report to monitoring, one line of JSON each under
+//! `recon_cache_path`, shown by `/recon/…` and also written by Swift's daemons.
 //!
-//! Writers take the file's lock (flock), merge what they know into what is there and put a new
-//! file in its place. Merging is Swift's: an empty dictionary removes its key; a dictionary is
-//! merged one level deep, empty dictionaries in it removing theirs; anything else replaces.
+//! Writers take the file's lock (flock), merge their entries into its content and replace the file.
+//! The merge is Swift's: an empty dictionary removes its key; a dictionary is merged one level
+//! deep, with empty dictionaries in it removing theirs; anything else replaces.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -19,18 +19,18 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tracing::{debug, warn};
 
-/// Where Swift keeps these files unless told otherwise.
+/// Default folder of Swift.
 pub const DEFAULT_RECON_CACHE_PATH: &str = "/var/cache/swift";
 pub const OBJECT_RECON_FILE: &str = "object.recon";
 pub const CONTAINER_RECON_FILE: &str = "container.recon";
 pub const ACCOUNT_RECON_FILE: &str = "account.recon";
 
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-const LOCK_RETRY: Duration = Duration::from_millis(10);
-/// A file larger than this is not one of these.
-const FILE_MAX: u64 = 16 << 20;
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum size of a recon file.
+const FILE_MAX_BYTES: u64 = 16 << 20;
 
-/// Why a recon file was not written.
+/// Reasons why a recon file was not written.
 #[derive(Debug, Error)]
 pub enum ReconCacheError {
     #[error("{}: locked by somebody else for {LOCK_TIMEOUT:?}", .0.display())]
@@ -55,7 +55,7 @@ pub struct ReconCache {
 }
 
 impl ReconCache {
-    /// `folder`: the conf's `recon_cache_path`; `file`: [`OBJECT_RECON_FILE`] or its like.
+    /// `folder` is the conf's `recon_cache_path`; `file` is [`OBJECT_RECON_FILE`] or the like.
     pub fn new(folder: impl AsRef<Path>, file: &str) -> Self {
         ReconCache {
             path: folder.as_ref().join(file),
@@ -66,18 +66,18 @@ impl ReconCache {
         &self.path
     }
 
-    /// What the file says; empty where it is not there or no JSON. Blocks.
+    /// Reads the file; empty if it is missing or invalid. Blocks.
     pub fn read(&self) -> Map<String, Value> {
         File::open(&self.path).map_or_else(|_| Map::new(), parse)
     }
 
-    /// Merges `entries` into the file, on a thread that may block. A failure is logged: what a
-    /// daemon tells of itself is not worth its stopping.
+    /// Merges `entries` into the file on a blocking thread. A failure is only logged: monitoring
+    /// must not stop a daemon.
     pub async fn update(&self, entries: Map<String, Value>) {
         let cache = self.clone();
         let written = own_thread::blocking(move || cache.merge(&entries)).await;
         match written {
-            // Nobody asked for these files: their folder was not made.
+            // The folder does not exist, so these files are not wanted.
             Some(Err(error)) if error.is_not_found() => debug!(%error, "no recon cache"),
             Some(Err(error)) => warn!(%error, "recon cache not written"),
             Some(Ok(())) | None => {}
@@ -108,8 +108,7 @@ impl ReconCache {
         })
     }
 
-    /// Opens the file, locked. Whoever held the lock before has put another file in its place:
-    /// that one is to be locked then.
+    /// Opens and locks the file; retries if the previous holder of the lock replaced it.
     fn lock(&self) -> Result<File, ReconCacheError> {
         let io = |source| ReconCacheError::Io {
             path: self.path.clone(),
@@ -135,14 +134,14 @@ impl ReconCache {
             if Instant::now() >= deadline {
                 return Err(ReconCacheError::Locked(self.path.clone()));
             }
-            thread::sleep(LOCK_RETRY);
+            thread::sleep(LOCK_RETRY_INTERVAL);
         }
     }
 }
 
 fn parse(file: impl Read) -> Map<String, Value> {
     let mut text = String::new();
-    let read = file.take(FILE_MAX).read_to_string(&mut text);
+    let read = file.take(FILE_MAX_BYTES).read_to_string(&mut text);
     let first = text.lines().next().unwrap_or("");
     match read.map(|_| serde_json::from_str(first)) {
         Ok(Ok(Value::Object(entries))) => entries,

@@ -1,9 +1,9 @@
-//! Re-keying what is stored: every object of accounts or containers is put under the active root
-//! secret, and what is not, or cannot be, is counted by the secret it needs.
+//! Re-keying: wraps the keys of every object in accounts or containers under the active root
+//! secret, and counts those that need other secrets.
 //!
 //! The filter `encryption` does the work (`middleware/crypto/rekey.rs`): this walks, page by page,
-//! with so many objects at once, and tells after each page how far it is, so that a later run can
-//! go on there. Doing something twice does no harm.
+//! with several objects concurrently, and reports its position after each page, from which a later
+//! run can resume. Re-keying twice is harmless.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::internal_client::{InternalClient, InternalClientError};
 /// Prefix of the container that holds older versions of a container's objects.
 const VERSIONS_PREFIX: &str = "\0versions\0";
 
-/// An account, or one container of it and its versions.
+/// An account, or one container of it with its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub account: String,
@@ -26,7 +26,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// `ACCOUNT` or `ACCOUNT/CONTAINER`.
+    /// Parses `ACCOUNT` or `ACCOUNT/CONTAINER`.
     pub fn parse(text: &str) -> Option<Target> {
         let (account, container) = match text.split_once('/') {
             None => (text, None),
@@ -40,7 +40,7 @@ impl Target {
     }
 }
 
-/// How far a walk is: which target, and the last object that was looked at.
+/// Position of a walk: the target, and the last object processed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub target: usize,
@@ -52,15 +52,15 @@ pub struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub not_encrypted: u64,
-    /// Under the active root secret before.
+    /// Already under the active root secret.
     pub active: u64,
     pub rekeyed: u64,
-    /// Listed, and not there any more.
+    /// Listed, but gone.
     pub gone: u64,
-    /// They could not be asked about.
+    /// Requests failed.
     pub failed: u64,
     pub remaining: BTreeMap<(SecretId, Reason), u64>,
-    /// Rows of listings whose ETag cannot be read without this secret.
+    /// Listing rows whose ETag cannot be read without this secret.
     pub rows: BTreeMap<SecretId, u64>,
 }
 
@@ -76,7 +76,7 @@ impl Tally {
         self.not_encrypted + self.active + self.rekeyed + self.gone + self.failed + remaining
     }
 
-    /// Whether no other root secret is needed, as far as could be seen.
+    /// Whether no other root secret is needed, as far as could be determined.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && self.remaining.is_empty() && self.rows.is_empty()
     }
@@ -94,7 +94,7 @@ impl Tally {
         }
     }
 
-    /// For a later run to go on with.
+    /// Serialised for resumption.
     pub fn to_json(&self) -> Value {
         let remaining = self.remaining.iter().map(|((id, reason), count)| {
             let reason = REASONS.iter().find(|(known, _)| known == reason);
@@ -140,15 +140,15 @@ impl Tally {
     }
 }
 
-/// Observer of how a walk goes.
+/// Observer of a walk.
 pub trait Watch {
-    /// A page is done. An error ends the walk.
+    /// Called after each page. An error ends the walk.
     fn page(&mut self, place: &Place, tally: &Tally) -> std::io::Result<()>;
-    /// An object or a container could not be asked about.
+    /// Called when a request about an object or a container fails.
     fn failed(&mut self, error: &InternalClientError);
 }
 
-/// Why a walk ended early.
+/// Reasons for ending a walk early.
 #[derive(Debug, thiserror::Error)]
 pub enum RekeyError {
     #[error(transparent)]
@@ -159,11 +159,11 @@ pub enum RekeyError {
 
 /// The walk.
 pub struct Rekeying {
-    /// A proxy without filters: listings as they are stored.
+    /// Client without filters: listings as stored.
     pub stored: InternalClient,
     /// The same behind the filters `keymaster` and `encryption`.
     pub filters: InternalClient,
-    /// Objects at once.
+    /// Maximum concurrent objects.
     pub workers: usize,
     pub is_dry_run: bool,
 }
@@ -174,7 +174,7 @@ struct Rows {
 }
 
 impl Rekeying {
-    /// Walks all targets, from `place` on.
+    /// Walks all targets, starting at `place`.
     pub async fn run(
         &self,
         targets: &[Target],
@@ -207,7 +207,7 @@ impl Rekeying {
         Ok(())
     }
 
-    /// Containers after one, a page of them.
+    /// A page of containers after a name.
     async fn containers(
         &self,
         target: &Target,
@@ -263,8 +263,8 @@ impl Rekeying {
         }
     }
 
-    /// Counts rows that need a secret which is to go. Before the objects: what keeps the container's
-    /// keys tells proxies, too, that its objects may have been re-keyed.
+    /// Counts rows that need a secret to be removed. Before the objects: re-keying the container
+    /// also informs proxies that its objects may have been re-keyed.
     async fn look_at_rows(
         &self,
         path: &str,
@@ -312,7 +312,7 @@ fn text_of(row: &Value, name: &str) -> Option<String> {
     row.get(name)?.as_str().map(str::to_owned)
 }
 
-/// The secret that a row's ETag is sealed under.
+/// The secret that sealed a row's ETag.
 fn sealed_under(hash: &str) -> Option<SecretId> {
     let (_, meta) = crypto_meta::extract(hash).ok()?;
     let CryptoMeta { cipher, key_id, .. } = meta?;

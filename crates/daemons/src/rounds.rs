@@ -1,5 +1,4 @@
-//! The same work again at every interval, until told to stop; and a pass that is given up when
-//! nothing is heard of it for too long.
+//! Periodic work until stopped, and lockup detection of a pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, sleep};
 
-/// `interval`: from one round's start to the next one's. A round is dropped half-way when `stop`
-/// turns true.
-pub(crate) async fn every<F: Future<Output = ()>>(
+/// Runs rounds; `interval` is from one round's start to the next one's. A round is dropped half-way
+/// when `stop` turns true.
+pub(crate) async fn run_every<F: Future<Output = ()>>(
     interval: Duration,
     mut stop: watch::Receiver<bool>,
     mut round: impl FnMut() -> F,
@@ -22,31 +21,31 @@ pub(crate) async fn every<F: Future<Output = ()>>(
         }
         let rest = interval.saturating_sub(started.elapsed());
         tokio::select! {
-            // Even an interval of 0 lets others run between two rounds.
+            // Yields even with an interval of 0.
             () = sleep(rest.max(Duration::from_millis(10))) => {}
             _ = stop.wait_for(|s| *s) => return,
         }
     }
 }
 
-/// How a pass under way is watched.
+/// Lockup detection of a pass.
 pub(crate) struct Watch<'a> {
-    /// Grows with everything that gets done.
-    pub(crate) heard: &'a AtomicU64,
-    /// How long it may stay as it is; a second at least.
+    /// Counter of progress.
+    pub(crate) progress_count: &'a AtomicU64,
+    /// Maximum time without progress; at least a second.
     pub(crate) lockup: Duration,
-    /// `report` is called so often; every second at most.
+    /// Interval of calls of `report`; at least a second.
     pub(crate) report_every: Duration,
 }
 
 impl Watch<'_> {
-    /// False: nothing was heard for too long, and the rest of `work` was dropped.
+    /// Runs `work`; false if it made no progress for too long and was dropped.
     pub(crate) async fn over(&self, work: impl Future<Output = ()>, report: impl Fn()) -> bool {
-        let every = self.report_every.max(Duration::from_secs(1));
+        let run_every = self.report_every.max(Duration::from_secs(1));
         let lockup = self.lockup.max(Duration::from_secs(1));
-        let mut ticks = interval_at(Instant::now() + every, every);
+        let mut ticks = interval_at(Instant::now() + run_every, run_every);
         let mut work = std::pin::pin!(work);
-        let (mut heard, mut silent_since) = (0, Instant::now());
+        let (mut progress_count, mut silent_since) = (0, Instant::now());
         loop {
             tokio::select! {
                 biased;
@@ -54,9 +53,9 @@ impl Watch<'_> {
                 _ = ticks.tick() => report(),
                 () = sleep(lockup.min(Duration::from_secs(10))) => {}
             }
-            let now_heard = self.heard.load(Ordering::Relaxed);
-            if now_heard != heard {
-                (heard, silent_since) = (now_heard, Instant::now());
+            let now_heard = self.progress_count.load(Ordering::Relaxed);
+            if now_heard != progress_count {
+                (progress_count, silent_since) = (now_heard, Instant::now());
             } else if silent_since.elapsed() >= lockup {
                 tracing::error!(?lockup, "nothing was done for too long: pass given up");
                 return false;
@@ -71,10 +70,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_a_pass() {
-        let heard = AtomicU64::new(0);
+        let progress_count = AtomicU64::new(0);
         let reports = AtomicU64::new(0);
         let watch = Watch {
-            heard: &heard,
+            progress_count: &progress_count,
             lockup: Duration::from_secs(30),
             report_every: Duration::from_secs(60),
         };
@@ -83,7 +82,7 @@ mod tests {
         let busy = async {
             for _ in 0..10 {
                 sleep(Duration::from_secs(20)).await;
-                heard.fetch_add(1, Ordering::Relaxed);
+                progress_count.fetch_add(1, Ordering::Relaxed);
             }
         };
         assert!(watch.over(busy, report).await);
@@ -97,7 +96,7 @@ mod tests {
     async fn rounds_end_when_told() {
         let (tell, stop) = watch::channel(false);
         let mut rounds = 0;
-        every(Duration::from_secs(5), stop, || {
+        run_every(Duration::from_secs(5), stop, || {
             rounds += 1;
             if rounds == 3 {
                 tell.send_replace(true);

@@ -1,6 +1,6 @@
-//! SSYNC, the sender's side: offers what a partition has, hears what is wanted, sends that. The
-//! lines are described in `cairn_formats::ssync`. The replicator sends objects as they are; the
-//! reconstructor sends one fragment of each, or rebuilds the other side's.
+//! SSYNC, the sender's side: offers a partition's objects, receives the list of those wanted, and
+//! sends them. The lines are described in `cairn_formats::ssync`. The replicator sends objects
+//! unchanged; the reconstructor sends one fragment of each, or rebuilds the receiver's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,26 +31,26 @@ use tracing::{debug, warn};
 
 use crate::calls;
 use crate::object_reconstructor::{RebuildError, Rebuilder};
-use crate::turns::Turns;
+use crate::turns::SessionPermits;
 
-/// Objects up to this size are read whole before they are sent.
-const INLINE: u64 = 64 << 10;
-/// Objects opened ahead of the one that is sent.
-const AHEAD: usize = 32;
-/// Small objects go out together, in pieces of about this many bytes.
-const TOGETHER: usize = 128 << 10;
-/// Suffixes whose objects are listed in one operation of the device.
-const SUFFIXES: usize = 64;
-/// Bytes of one piece of a larger object.
-const CHUNK: usize = 128 << 10;
-/// Offers are sent in pieces of about this many bytes.
-const OFFERS: usize = 32 << 10;
-/// The longest line of an answer.
-const LINE_MAX: usize = 64 << 10;
-/// What an answer that refuses may say.
-const REFUSAL_MAX: u64 = 64 << 10;
+/// Maximum size in bytes of objects that are read whole before they are sent.
+const INLINE_MAX_BYTES: u64 = 64 << 10;
+/// Objects opened ahead of the one being sent.
+const OBJECTS_AHEAD_MAX: usize = 32;
+/// Bytes of small objects sent in one chunk.
+const GATHER_BYTES: usize = 128 << 10;
+/// Suffixes listed in one job of the device.
+const SUFFIXES_PER_JOB: usize = 64;
+/// Bytes per chunk of a larger object.
+const CHUNK_BYTES: usize = 128 << 10;
+/// Bytes of offers sent in one chunk.
+const OFFERS_CHUNK_BYTES: usize = 32 << 10;
+/// Maximum line of a response.
+const LINE_MAX_BYTES: usize = 64 << 10;
+/// Maximum body of a refusal.
+const REFUSAL_MAX_BYTES: u64 = 64 << 10;
 
-/// Why a conversation did not come to its end.
+/// Errors that end a session early.
 #[derive(Debug, Error)]
 pub(crate) enum SsyncError {
     #[error(transparent)]
@@ -73,43 +73,43 @@ pub(crate) enum SsyncError {
     Disk(#[from] DiskError),
 }
 
-/// What the other side has after a conversation.
+/// Result of a session.
 #[derive(Default)]
 pub(crate) struct Delivered {
-    /// Objects that are in step now; `None` where that is not known (rsync).
+    /// Objects in step now; `None` if unknown (rsync).
     pub(crate) in_step: Option<HashSet<ObjectHash>>,
-    /// Objects that were wanted and could not be read: not to be removed.
+    /// Wanted objects that could not be read: not to be removed.
     pub(crate) unsent: HashSet<ObjectHash>,
-    /// What was offered of the objects in step.
+    /// Offers of the objects in step.
     pub(crate) offers: Vec<Offer>,
-    /// There is more than was offered.
+    /// Whether not all objects were offered.
     pub(crate) is_limited: bool,
 }
 
-/// What a sender stands on.
+/// Context of a sender.
 pub(crate) struct Sender<'a> {
     pub(crate) engine: &'a Arc<dyn Engine>,
     pub(crate) backends: &'a Backends,
     pub(crate) daemon: &'static str,
-    /// For a request's head or a piece to be taken.
+    /// Timeout for sending a request's head or a chunk.
     pub(crate) node_timeout: Duration,
-    /// For an answer that takes the other side some work.
+    /// Timeout of a response that requires work.
     pub(crate) http_timeout: Duration,
-    /// At the devices that are sent to.
-    pub(crate) turns: &'a Turns,
-    /// Called with everything that gets done.
-    pub(crate) hear: &'a (dyn Fn() + Send + Sync),
+    /// Permits for sessions per remote device.
+    pub(crate) permits: &'a SessionPermits,
+    /// Called with every progress.
+    pub(crate) on_progress: &'a (dyn Fn() + Send + Sync),
 }
 
-/// What to send.
+/// Partition and suffixes to send.
 pub(crate) struct Order<'a> {
     pub(crate) device: &'a Arc<Device>,
     pub(crate) policy: PolicyIndex,
     pub(crate) partition: u32,
     pub(crate) suffixes: &'a [String],
-    /// Just find out which of these objects the other side has.
+    /// Only determines which of these objects the receiver has.
     pub(crate) only: Option<&'a HashSet<ObjectHash>>,
-    /// In an erasure-coded policy.
+    /// Fragments, in an erasure-coded policy.
     pub(crate) fragments: Option<FragmentOrder<'a>>,
 }
 
@@ -119,29 +119,29 @@ impl Order<'_> {
     }
 }
 
-/// Which fragments to send.
+/// Selection of fragments to send.
 #[derive(Clone, Copy)]
 pub(crate) struct FragmentOrder<'a> {
-    /// Of this index here; `None`: tombstones are all there is.
+    /// Index of the local fragments; `None` for tombstones only.
     pub(crate) own: Option<u32>,
-    /// The other side is to have this one.
+    /// Index of the receiver's fragments.
     pub(crate) theirs: u32,
-    /// Fragments that are not durable, too.
+    /// Includes non-durable fragments.
     pub(crate) not_durable: bool,
-    /// Objects offered at most; 0: all.
+    /// Maximum objects offered; 0 is unlimited.
     pub(crate) most: usize,
-    /// Makes theirs of others', where it is not ours that they are to have.
+    /// Rebuilds the receiver's fragments from others, if they are not ours.
     pub(crate) rebuilder: Option<&'a Rebuilder>,
 }
 
-/// A conversation under way.
-struct Talk<'a> {
-    ground: &'a Sender<'a>,
+/// An SSYNC session.
+struct SsyncSession<'a> {
+    context: &'a Sender<'a>,
     order: &'a Order<'a>,
     choice: FragmentChoice,
     sender: BodySender,
     answer: BodyLines,
-    /// Not sent yet.
+    /// Buffered output.
     pending: BytesMut,
 }
 
@@ -151,23 +151,23 @@ impl Sender<'_> {
         order: &Order<'_>,
         node: &Node,
     ) -> Result<Delivered, SsyncError> {
-        let _turn = self.turns.wait(&node.name()).await;
-        let mut talk = Talk::begin(self, order, node).await?;
-        let (offers, is_limited) = talk.offer().await?;
+        let _turn = self.permits.wait(&node.name()).await;
+        let mut session = SsyncSession::begin(self, order, node).await?;
+        let (offers, is_limited) = session.offer().await?;
         let mut in_step: HashSet<ObjectHash> = offers.keys().copied().collect();
-        let wanted = talk.hear_wanted(&in_step).await?;
+        let wanted = session.receive_wanted(&in_step).await?;
         let mut unsent = HashSet::new();
-        talk.say(UPDATES_START).await?;
+        session.send_line(UPDATES_START).await?;
         if order.only.is_some() {
             for (hash, _) in &wanted {
                 in_step.remove(hash);
             }
         } else {
-            talk.send_all(node, wanted, &mut unsent).await?;
+            session.send_all(node, wanted, &mut unsent).await?;
             in_step.retain(|hash| !unsent.contains(hash));
         }
-        talk.say(UPDATES_END).await?;
-        talk.end().await?;
+        session.send_line(UPDATES_END).await?;
+        session.end().await?;
         let offers = offers.into_iter();
         let offers = offers.filter(|(hash, _)| in_step.contains(hash));
         Ok(Delivered {
@@ -179,9 +179,9 @@ impl Sender<'_> {
     }
 }
 
-impl<'a> Talk<'a> {
+impl<'a> SsyncSession<'a> {
     async fn begin(
-        ground: &'a Sender<'a>,
+        context: &'a Sender<'a>,
         order: &'a Order<'a>,
         node: &Node,
     ) -> Result<Self, SsyncError> {
@@ -190,7 +190,7 @@ impl<'a> Talk<'a> {
         *request.method_mut() = Method::from_bytes(b"SSYNC").unwrap_or_default();
         *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, order.partition, "", None);
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, calls::user_agent(ground.daemon));
+        headers.insert(USER_AGENT, calls::user_agent(context.daemon));
         headers.insert(
             "x-backend-storage-policy-index",
             HeaderValue::from(order.policy.0),
@@ -198,19 +198,21 @@ impl<'a> Talk<'a> {
         if let Some(fragments) = order.fragments {
             let index = HeaderValue::from(fragments.theirs);
             headers.insert("x-backend-ssync-frag-index", index.clone());
-            // As servers of Swift 2.20 and before call it.
+            // Header name of Swift 2.20 and earlier.
             headers.insert("x-backend-ssync-node-index", index);
         }
         let address = node.replication_address;
-        let called = ground.backends.call(address, request, ground.node_timeout);
+        let called = context
+            .backends
+            .call(address, request, context.node_timeout);
         let (head, body) = called.await?.into_parts();
         if head.status != StatusCode::OK {
-            let _ = timeout(ground.node_timeout, body.collect(REFUSAL_MAX)).await;
+            let _ = timeout(context.node_timeout, body.collect(REFUSAL_MAX_BYTES)).await;
             return Err(SsyncError::Status(head.status));
         }
         let at_once =
             header(&head.headers, "x-backend-ssync-at-once").and_then(|text| text.parse().ok());
-        ground.turns.allow(&node.name(), at_once.unwrap_or(1));
+        context.permits.allow(&node.name(), at_once.unwrap_or(1));
         let takes_any = header(&head.headers, "x-backend-accept-no-commit").is_some_and(is_true);
         let choice = match order.fragments {
             None => FragmentChoice::default(),
@@ -219,25 +221,25 @@ impl<'a> Talk<'a> {
             }
             Some(fragments) => FragmentChoice::of_index(fragments.own),
         };
-        Ok(Talk {
-            ground,
+        Ok(SsyncSession {
+            context,
             order,
             choice,
             sender,
-            answer: BodyLines::new(body, LINE_MAX, ground.http_timeout),
+            answer: BodyLines::new(body, LINE_MAX_BYTES, context.http_timeout),
             pending: BytesMut::new(),
         })
     }
 
-    /// Offers what is in the suffixes; tells what was offered, and whether there is more.
+    /// Sends the offers of the suffixes; returns them, and whether there are more.
     async fn offer(&mut self) -> Result<(HashMap<ObjectHash, Offer>, bool), SsyncError> {
         let order = self.order;
         let most = order.fragments.map_or(0, |fragments| fragments.most);
         let mut offered = HashMap::new();
         let mut is_limited = false;
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
-        'suffixes: for suffixes in order.suffixes.chunks(SUFFIXES) {
-            let engine = self.ground.engine.clone();
+        'suffixes: for suffixes in order.suffixes.chunks(SUFFIXES_PER_JOB) {
+            let engine = self.context.engine.clone();
             let at = order.at();
             let (suffixes, choice) = (suffixes.to_vec(), self.choice.clone());
             let offers = order.device.write(move |disk| {
@@ -258,7 +260,7 @@ impl<'a> Talk<'a> {
                 offered.insert(offer.hash, offer);
                 lines.push_str(&offer.encode());
                 lines.push_str("\r\n");
-                if lines.len() >= OFFERS {
+                if lines.len() >= OFFERS_CHUNK_BYTES {
                     self.send(std::mem::take(&mut lines).into()).await?;
                 }
             }
@@ -269,14 +271,14 @@ impl<'a> Talk<'a> {
         Ok((offered, is_limited))
     }
 
-    async fn hear_wanted(
+    async fn receive_wanted(
         &mut self,
         offered: &HashSet<ObjectHash>,
     ) -> Result<Vec<(ObjectHash, Wanted)>, SsyncError> {
-        self.hear_start(MISSING_CHECK_START).await?;
+        self.receive_start(MISSING_CHECK_START).await?;
         let mut wanted = Vec::new();
         loop {
-            let line = self.hear().await?;
+            let line = self.receive_line().await?;
             if line == MISSING_CHECK_END {
                 return Ok(wanted);
             }
@@ -284,7 +286,7 @@ impl<'a> Talk<'a> {
                 continue;
             }
             match Wanted::decode(&line) {
-                // More than once each would be more than there is.
+                // More entries than offers would include duplicates.
                 Ok((hash, parts)) if offered.contains(&hash) && wanted.len() < offered.len() => {
                     wanted.push((hash, parts));
                 }
@@ -293,7 +295,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Sends what is wanted, a few objects read ahead.
+    /// Sends the wanted objects, with a few opened ahead.
     async fn send_all(
         &mut self,
         node: &Node,
@@ -301,10 +303,14 @@ impl<'a> Talk<'a> {
         unsent: &mut HashSet<ObjectHash>,
     ) -> Result<(), SsyncError> {
         let (device, at) = (self.order.device.clone(), self.order.at());
-        let (engine, choice) = (self.ground.engine.clone(), self.choice.clone());
+        let (engine, choice) = (self.context.engine.clone(), self.choice.clone());
         let rebuilder = self.order.fragments.and_then(|f| f.rebuilder);
-        // Content that is made of others' is not read.
-        let inline = if rebuilder.is_some() { 0 } else { INLINE };
+        // Rebuilt content is not read here.
+        let inline = if rebuilder.is_some() {
+            0
+        } else {
+            INLINE_MAX_BYTES
+        };
         let opened = futures_util::stream::iter(wanted).map(move |(hash, parts)| {
             let (device, engine, choice) = (device.clone(), engine.clone(), choice.clone());
             async move {
@@ -313,7 +319,7 @@ impl<'a> Talk<'a> {
                 (hash, parts, opened.await)
             }
         });
-        let mut opened = std::pin::pin!(opened.buffered(AHEAD));
+        let mut opened = std::pin::pin!(opened.buffered(OBJECTS_AHEAD_MAX));
         while let Some((hash, parts, opened)) = opened.next().await {
             let sent = match opened {
                 Ok(Sendable::Nothing) => Ok(true),
@@ -334,11 +340,11 @@ impl<'a> Talk<'a> {
                         }
                     }
                 }
-                // Those whose device has gone are all lost to us.
+                // All objects of a failed device are lost to us.
                 Err(error @ DiskError::Device(_)) => return Err(error.into()),
                 Err(error) => {
                     match error.is_of_device() {
-                        // The device has logged it: every object may meet it.
+                        // The device has logged it: it may recur for every object.
                         true => debug!(%error, hash = hash.hex(), "object not sent"),
                         false => warn!(%error, hash = hash.hex(), "object not sent"),
                     }
@@ -348,7 +354,7 @@ impl<'a> Talk<'a> {
             if !sent? {
                 unsent.insert(hash);
             }
-            (self.ground.hear)();
+            (self.context.on_progress)();
         }
         self.flush().await
     }
@@ -380,8 +386,8 @@ impl<'a> Talk<'a> {
         self.send_metadata(key, info, parts).await
     }
 
-    /// As [`Talk::send_object`], with the fragment that the other side is to have in the place of
-    /// ours. One that cannot be made is left for another time.
+    /// As [`SsyncSession::send_object`], with the receiver's fragment instead of ours. One that cannot be
+    /// rebuilt is left for another time.
     async fn send_rebuilt(
         &mut self,
         rebuilder: &Rebuilder,
@@ -410,7 +416,7 @@ impl<'a> Talk<'a> {
                     return Err(SsyncError::Short);
                 }
                 self.send(bytes).await?;
-                (self.ground.hear)();
+                (self.context.on_progress)();
             }
             if sent != info.size {
                 return Err(SsyncError::Short);
@@ -433,8 +439,8 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// What the head has announced must come whole, or the conversation ends here: the other
-    /// side would take what follows for content.
+    /// Sends content of the announced length; if it is short, the session ends, as the receiver
+    /// would take what follows for content.
     async fn send_content(
         &mut self,
         key: &ObjectKey,
@@ -451,17 +457,17 @@ impl<'a> Talk<'a> {
             Content::Stored(stored) => {
                 let mut reader = ObjectReader::new(
                     self.order.device.clone(),
-                    self.ground.engine.clone(),
+                    self.context.engine.clone(),
                     key.clone(),
                     info.etag(),
                     stored,
                     0..info.size,
-                    CHUNK,
+                    CHUNK_BYTES,
                 );
                 while let Some(bytes) = reader.next_chunk().await? {
                     sent += bytes.len() as u64;
                     self.send(bytes).await?;
-                    (self.ground.hear)();
+                    (self.context.on_progress)();
                 }
             }
         }
@@ -471,7 +477,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// The head of an update; false where it cannot be sent as it is.
+    /// Sends the head of an update; false if it cannot be encoded.
     async fn send_head(
         &mut self,
         method: &str,
@@ -496,10 +502,10 @@ impl<'a> Talk<'a> {
         Ok(true)
     }
 
-    /// Sends these bytes, with others.
+    /// Buffers bytes, to be sent with others.
     async fn gather(&mut self, bytes: &[u8]) -> Result<(), SsyncError> {
         self.pending.extend_from_slice(bytes);
-        match self.pending.len() >= TOGETHER {
+        match self.pending.len() >= GATHER_BYTES {
             true => self.flush().await,
             false => Ok(()),
         }
@@ -515,24 +521,24 @@ impl<'a> Talk<'a> {
         }
     }
 
-    async fn say(&mut self, line: &str) -> Result<(), SsyncError> {
+    async fn send_line(&mut self, line: &str) -> Result<(), SsyncError> {
         self.send(format!("{line}\r\n").into()).await
     }
 
-    /// Sends these bytes, after those that wait.
+    /// Sends bytes after the buffered ones.
     async fn send(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
         self.flush().await?;
         self.hand_over(bytes).await
     }
 
     async fn hand_over(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
-        let patience = self.ground.node_timeout;
+        let patience = self.context.node_timeout;
         match timeout(patience, self.sender.send(bytes)).await {
             Ok(true) => Ok(()),
             Err(_) => Err(SsyncError::Stuck(patience)),
-            // Whoever stops reading has said why.
-            Ok(false) => match self.hear().await {
-                Ok(line) if line.is_empty() => match self.hear().await {
+            // The receiver reports its reason before it stops reading.
+            Ok(false) => match self.receive_line().await {
+                Ok(line) if line.is_empty() => match self.receive_line().await {
                     Ok(line) => Err(SsyncError::Unexpected(line)),
                     Err(_) => Err(SsyncError::Disconnected),
                 },
@@ -542,7 +548,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    async fn hear(&mut self) -> Result<String, SsyncError> {
+    async fn receive_line(&mut self) -> Result<String, SsyncError> {
         let line = self.answer.line().await?.ok_or(SsyncError::Disconnected)?;
         let line: String = String::from_utf8_lossy(&line).chars().take(1024).collect();
         match line.starts_with(":ERROR:") {
@@ -551,9 +557,9 @@ impl<'a> Talk<'a> {
         }
     }
 
-    async fn hear_start(&mut self, expected: &str) -> Result<(), SsyncError> {
+    async fn receive_start(&mut self, expected: &str) -> Result<(), SsyncError> {
         loop {
-            match self.hear().await? {
+            match self.receive_line().await? {
                 line if line == expected => return Ok(()),
                 line if line.is_empty() => {}
                 line => return Err(SsyncError::Unexpected(line)),
@@ -561,19 +567,19 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Hears that all is well, and lets the other side end.
+    /// Receives the confirmation, and ends the request.
     async fn end(mut self) -> Result<(), SsyncError> {
-        self.hear_start(UPDATES_START).await?;
+        self.receive_start(UPDATES_START).await?;
         loop {
-            match self.hear().await? {
+            match self.receive_line().await? {
                 line if line == UPDATES_END => break,
                 line if line.is_empty() => {}
                 line => return Err(SsyncError::Unexpected(line)),
             }
         }
         self.sender.finish().await;
-        // Its end, so that the connection can be used again.
-        let patience = self.ground.node_timeout;
+        // Drained, so that the connection can be reused.
+        let patience = self.context.node_timeout;
         let _ = timeout(patience, self.answer.drain()).await;
         Ok(())
     }

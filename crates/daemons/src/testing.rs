@@ -1,4 +1,4 @@
-//! What the daemons' tests share: rings of three devices, one on each of three ports.
+//! Helpers of the daemons' tests: rings of three devices, one on each of three ports.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Memory,
 }
 
-/// Engines of this kind, of all policies one.
+/// Engines of this kind, one for all policies.
 pub(crate) fn engines(kind: Kind, hash_path: &HashPath, policies: &PolicySet) -> Engines {
     let hash_path = hash_path.clone();
     let engine: Arc<dyn Engine> = match kind {
@@ -32,7 +32,7 @@ pub(crate) fn engines(kind: Kind, hash_path: &HashPath, policies: &PolicySet) ->
     Engines::uniform(policies, engine)
 }
 
-/// Makes tests of async functions that take a [`Kind`]: one over each engine.
+/// Generates tests of async functions that take a [`Kind`]: one per engine.
 macro_rules! over_engines {
     ($($name:ident),+ $(,)?) => {
         mod over_files {
@@ -52,12 +52,12 @@ macro_rules! over_engines {
 }
 pub(crate) use over_engines;
 
-/// Three replicas, on `d1` of 127.0.0.1:6201 to `d3` of port 6203.
+/// Writes rings of three replicas, on `d1` of 127.0.0.1:6201 to `d3` of port 6203.
 pub(crate) fn write_rings(folder: &Path) {
     write_rings_of(folder, 3, 3, &["account", "container", "object"]);
 }
 
-/// Three replicas, on `d1` of 127.0.0.1:6201 and so on.
+/// Writes rings of three replicas, on `d1` of 127.0.0.1:6201 and so on.
 pub(crate) fn write_rings_of(folder: &Path, devices: u16, part_power: u32, names: &[&str]) {
     let mut builder = RingBuilder::new(part_power, 3.0, 1).unwrap();
     for zone in 1..=u32::from(devices) {
@@ -89,7 +89,7 @@ pub(crate) fn write_rings_of(folder: &Path, devices: u16, part_power: u32, names
     }
 }
 
-/// Counts warnings and errors that are logged; to be set as a thread's subscriber.
+/// Subscriber that counts logged warnings and errors.
 #[derive(Clone, Default)]
 pub(crate) struct CountedLines(Arc<AtomicUsize>);
 

@@ -1,6 +1,7 @@
-//! Turns at other servers' devices. An object server takes so many SSYNC requests at once on each
-//! device, one by Swift's default; who comes beyond waits there, and is sent away in the end. So we
-//! send one at a time to a device, and more once its server has said that it takes more.
+//! Permits for SSYNC sessions at other servers' devices. An object server limits concurrent
+//! sessions per device, by Swift's default to one; further ones wait there, and are finally
+//! refused. So we run one at a time per device, and more once its server has announced a higher
+//! limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +9,29 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// At once to one device, whatever its server says.
-const MOST: usize = 8;
+/// Maximum concurrent sessions per device, whatever its server announces.
+const SESSIONS_MAX: usize = 8;
 
-/// Of one pass, by the devices' names (`ip:port/device`).
+/// Permits of one pass, by device (`ip:port/device`).
 #[derive(Default)]
-pub(crate) struct Turns(Mutex<BTreeMap<String, Turn>>);
+pub(crate) struct SessionPermits(Mutex<BTreeMap<String, DevicePermits>>);
 
-struct Turn {
+struct DevicePermits {
     free: Arc<Semaphore>,
     of: usize,
 }
 
-impl Turns {
-    /// Waits for a turn; it lasts until dropped.
+impl SessionPermits {
+    /// Acquires a permit, held until dropped.
     pub(crate) async fn wait(&self, node: &str) -> Option<OwnedSemaphorePermit> {
         let free = self.change(node, |turn| turn.free.clone());
         free.acquire_owned().await.ok()
     }
 
-    /// The node's server takes so many at once.
+    /// Raises the limit to that announced by the node's server.
     pub(crate) fn allow(&self, node: &str, at_once: usize) {
         self.change(node, |turn| {
-            let of = at_once.min(MOST);
+            let of = at_once.min(SESSIONS_MAX);
             if of > turn.of {
                 turn.free.add_permits(of - turn.of);
                 turn.of = of;
@@ -38,12 +39,16 @@ impl Turns {
         });
     }
 
-    fn change<T>(&self, node: &str, change: impl FnOnce(&mut Turn) -> T) -> T {
+    fn change<T>(&self, node: &str, change: impl FnOnce(&mut DevicePermits) -> T) -> T {
         let mut turns = self.0.lock();
-        change(turns.entry(node.to_owned()).or_insert_with(|| Turn {
-            free: Arc::new(Semaphore::new(1)),
-            of: 1,
-        }))
+        change(
+            turns
+                .entry(node.to_owned())
+                .or_insert_with(|| DevicePermits {
+                    free: Arc::new(Semaphore::new(1)),
+                    of: 1,
+                }),
+        )
     }
 }
 
@@ -57,11 +62,11 @@ mod tests {
 
     #[tokio::test]
     async fn one_at_a_time_and_more_once_that_is_allowed() {
-        let turns = Turns::default();
+        let turns = SessionPermits::default();
         let first = turns.wait("a").now_or_never().unwrap();
         assert!(turns.wait("a").now_or_never().is_none());
         assert!(turns.wait("b").now_or_never().is_some());
-        // A server that takes one says so, or nothing.
+        // A server with a limit of one announces it, or nothing.
         turns.allow("a", 1);
         assert!(turns.wait("a").now_or_never().is_none());
         for _ in 0..2 {
@@ -75,12 +80,12 @@ mod tests {
         assert!(turns.wait("a").now_or_never().is_none());
         drop(first);
         assert!(turns.wait("a").now_or_never().is_some());
-        // Nobody is asked to take all we have.
+        // Capped at our own maximum.
         turns.allow("a", 1000);
         let held: Vec<_> = (0..20)
             .filter_map(|_| turns.wait("a").now_or_never())
             .collect();
-        assert_eq!(held.len(), MOST - 2);
+        assert_eq!(held.len(), SESSIONS_MAX - 2);
         drop(more);
     }
 }

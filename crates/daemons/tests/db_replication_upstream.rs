@@ -310,8 +310,7 @@ async fn handoffs_of_accounts_go_home() {
     .await;
 }
 
-/// What was deleted while a replica was away is deleted when it is back; and once it is old
-/// enough, gone.
+/// A deletion reaches a replica that was away; after the reclaim age the database is removed.
 async fn deleted_stays_deleted(cluster: &Cluster) {
     let kind = cluster.kind;
     let [a, b, c] = cluster.primaries();

@@ -1,13 +1,14 @@
-//! Container updates that could not be delivered, kept for the updater.
+//! Async pendings: container updates that could not be delivered, stored for the updater.
 //!
 //! ```text
 //! <device>/async_pending[-N]/<suffix>/<hash>-<timestamp>
 //! ```
 //!
-//! a pickled dictionary with the keys `op`, `account`, `container`, `obj`, `headers` (a
-//! dictionary of text to text, latin-1), `db_state`, and where they apply `container_path`
-//! (where the update was redirected) and `successes` (nodes that have it, kept by the updater).
-//! Swift writes protocol 0 and a dictionary class of its own for the headers; both are read.
+//! The file is a pickled dictionary with the keys `op`, `account`, `container`, `obj`, `headers` (a
+//! dictionary of text to text, latin-1), `db_state`, and where they apply `container_path` (the
+//! shard of a redirected update) and `successes` (nodes that have taken it, maintained by the
+//! updater). Swift writes protocol 0 and a dictionary class of its own for the headers; both are
+//! read.
 
 use bytes::Bytes;
 use cairn_formats::pickle::{self, Value};
@@ -18,7 +19,7 @@ use crate::error::DiskError;
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir, remove_file};
 use crate::suffix_hashes::{is_suffix, list, read_small_file};
 
-/// One update.
+/// A container update.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AsyncUpdate {
     /// `PUT` or `DELETE`.
@@ -26,17 +27,17 @@ pub struct AsyncUpdate {
     pub account: String,
     pub container: String,
     pub object: String,
-    /// Capitalised names (`X-Size`) and values as they travel.
+    /// Capitalised names (`X-Size`) and values as sent.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// What the proxy said the container's database is: `unsharded`, `sharded`, …
+    /// State of the container's database according to the proxy: `unsharded`, `sharded`, …
     pub db_state: Option<String>,
     /// `account/container` of the shard to update instead.
     pub container_path: Option<String>,
-    /// Ring ids of nodes that took the update.
+    /// Ring ids of nodes that have taken the update.
     pub successes: Vec<i64>,
 }
 
-/// A pending update's place.
+/// Location of a pending update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingFile {
     pub policy: PolicyIndex,
@@ -82,7 +83,7 @@ impl AsyncUpdate {
         pickle::dumps(&Value::Dict(pairs))
     }
 
-    /// `None`: not an update.
+    /// Parses an update; `None` if it is invalid.
     pub fn from_pickle(bytes: &[u8]) -> Option<Self> {
         let value = pickle::loads(bytes).ok()?;
         let text = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -114,14 +115,14 @@ impl AsyncUpdate {
     }
 }
 
-/// Text of latin-1 characters as bytes; other text as UTF-8.
+/// Bytes of a latin-1 text; any other text as UTF-8.
 fn latin1(text: &str) -> Vec<u8> {
     let bytes: Result<Vec<u8>, _> = text.chars().map(|c| u8::try_from(u32::from(c))).collect();
     bytes.unwrap_or_else(|_| text.as_bytes().to_vec())
 }
 
-/// Keeps an update, durably. `hash`: of the object's path. One of the same object and time is
-/// replaced.
+/// Writes an update durably. `hash` is that of the object's path. Replaces an update with the same
+/// object and time.
 pub fn write_async_update(
     disk: &Disk,
     policy: PolicyIndex,
@@ -140,7 +141,7 @@ pub fn write_async_update(
     })
 }
 
-/// Removes an update that [`write_async_update`] wrote, if it is still there.
+/// Removes an update written by [`write_async_update`], if it still exists.
 pub fn remove_async_update(
     disk: &Disk,
     policy: PolicyIndex,
@@ -158,7 +159,7 @@ pub fn remove_async_update(
     file.remove(disk)
 }
 
-/// The suffixes under which a policy has pending updates.
+/// Suffixes with pending updates of a policy.
 pub fn list_suffixes(disk: &Disk, policy: PolicyIndex) -> Result<Vec<String>, DiskError> {
     let mut suffixes = match list(disk, &policy.dir("async_pending")) {
         Err(DiskError::NotExist) => Vec::new(),
@@ -169,7 +170,7 @@ pub fn list_suffixes(disk: &Disk, policy: PolicyIndex) -> Result<Vec<String>, Di
     Ok(suffixes)
 }
 
-/// The pending updates of a suffix: an object's newest first.
+/// Pending updates of a suffix, newest first for each object.
 pub fn list_updates(
     disk: &Disk,
     policy: PolicyIndex,
@@ -198,18 +199,18 @@ impl PendingFile {
         format!("{}/{}", self.policy.dir("async_pending"), self.suffix)
     }
 
-    /// `None`: gone, or not readable as an update.
+    /// Reads the update; `None` if it is gone or invalid.
     pub fn read(&self, disk: &Disk) -> Option<AsyncUpdate> {
         let bytes = read_small_file(disk, &format!("{}/{}", self.dir(), self.name))?;
         AsyncUpdate::from_pickle(&bytes)
     }
 
-    /// Replaces the update, for instance with the nodes that have taken it.
+    /// Replaces the update, for instance with a longer list of nodes that have taken it.
     pub fn rewrite(&self, disk: &Disk, update: &AsyncUpdate) -> Result<(), DiskError> {
         write_async_update(disk, self.policy, self.hash, self.timestamp, update)
     }
 
-    /// Removes the update, and its directory where it was the last.
+    /// Removes the update, and its directory if that becomes empty.
     pub fn remove(&self, disk: &Disk) -> Result<(), DiskError> {
         use std::os::fd::AsFd;
         let dir = self.dir();
@@ -223,7 +224,7 @@ impl PendingFile {
         Ok(())
     }
 
-    /// Moves a file that is no update to `quarantined/objects[-N]`, as Swift does.
+    /// Moves an invalid file to `quarantined/objects[-N]`, as Swift does.
     pub fn quarantine(&self, disk: &Disk) -> Result<(), DiskError> {
         let to = format!("quarantined/{}/{}", self.policy.dir("objects"), self.name);
         crate::staged_file::move_aside(disk, &format!("{}/{}", self.dir(), self.name), &to)?;

@@ -1,7 +1,7 @@
-//! What auditors need of a disk: which objects there are, how far a walk is, and one object
-//! looked at.
+//! The auditor's access to a disk: listing objects, the checkpoint of a walk, and auditing one
+//! object.
 //!
-//! `objects[-N]/auditor_status_<kind>.json` is `{"partitions": ["7", "12"]}`: those still to do.
+//! `objects[-N]/auditor_status_<kind>.json` is `{"partitions": ["7", "12"]}`: the partitions left.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
-use crate::diskfile::quarantine::{Goes, HashDir};
+use crate::diskfile::quarantine::{HashDir, QuarantineExtent};
 use crate::engine::{Audited, ObjectId, ObjectState, OpenOptions};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
@@ -26,7 +26,7 @@ fn status_name(kind: &str) -> String {
     format!("auditor_status_{kind}.json")
 }
 
-/// The partitions that a walk of this kind still has to do: those a former one left, or all.
+/// Partitions left for a walk of this kind: those in its checkpoint, or all.
 pub(crate) fn partitions_to_do(
     disk: &Disk,
     policy: PolicyIndex,
@@ -47,7 +47,7 @@ pub(crate) fn partitions_to_do(
     })
 }
 
-/// The numbers in the list; Swift writes them as text.
+/// Partition numbers of a checkpoint; Swift writes them as text.
 fn parse_status(text: &[u8]) -> Option<Vec<u32>> {
     let text = std::str::from_utf8(text).ok()?;
     let (_, list) = text.split_once("\"partitions\"")?;
@@ -56,7 +56,7 @@ fn parse_status(text: &[u8]) -> Option<Vec<u32>> {
     Some(items.filter_map(|item| item.parse().ok()).collect())
 }
 
-/// Notes which partitions are left; none: the walk is done.
+/// Writes the checkpoint of partitions left; removes it when none are.
 pub(crate) fn write_status(
     disk: &Disk,
     policy: PolicyIndex,
@@ -80,7 +80,7 @@ pub(crate) fn write_status(
     Ok(())
 }
 
-/// The objects of a partition.
+/// Objects of a partition.
 pub(crate) fn objects(
     disk: &Disk,
     policy: PolicyIndex,
@@ -93,8 +93,8 @@ pub(crate) fn objects(
     Ok(hashes)
 }
 
-/// Opens an object as `options` say. One that is broken has been moved away. A tombstone that is
-/// old enough to go has its suffix hashed again, which removes it.
+/// Opens an object according to `options`, and quarantines a broken one. The suffix of a tombstone
+/// older than the reclaim age is rehashed, which removes it.
 pub(crate) fn audit(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -120,7 +120,7 @@ pub(crate) fn audit(
     }
 }
 
-/// Moves an object away that is in this state; false where it has changed.
+/// Quarantines an object that is in this state; false if it has changed.
 pub(crate) fn quarantine_unchanged(
     disk: &Disk,
     object: ObjectId,
@@ -134,20 +134,20 @@ pub(crate) fn quarantine_unchanged(
     };
     place.quarantine(disk, reason, || {
         Ok(match object_state(disk, object)? == *state {
-            true => Goes::Whole,
-            false => Goes::Nothing,
+            true => QuarantineExtent::Whole,
+            false => QuarantineExtent::Nothing,
         })
     })
 }
 
-/// The state of an object: its files.
+/// State of an object: its files.
 pub(crate) fn object_state(disk: &Disk, object: ObjectId) -> Result<ObjectState, DiskError> {
     let dir = hash_dir(object.at.policy, object.at.partition, object.hash);
     Ok(state_of(&names_of(disk, &dir)?))
 }
 
-/// Removes what runs of rsync that were cut off have left beside an object:
-/// `.<name>.<six letters or digits>`.
+/// Removes temporary files of interrupted rsync runs beside an object: `.<name>.<six letters or
+/// digits>`.
 pub(crate) fn remove_rsync_temporary(
     disk: &Disk,
     policy: PolicyIndex,
@@ -199,7 +199,7 @@ mod tests {
     use crate::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
     use cairn_types::{HashPath, PolicySet};
 
-    /// The device `d` of a folder.
+    /// Creates the device `d` in a folder.
     fn disk_in(root: &std::path::Path) -> Disk {
         std::fs::create_dir_all(root.join("d")).unwrap();
         let mut config = DevicesConfig::new(root);
@@ -280,11 +280,11 @@ mod tests {
             changed.collect::<Vec<_>>()
         };
         assert_eq!(check(), [false]);
-        // What a power cut leaves of a write: the name, and no note.
+        // A power cut during a write can leave the name without the note.
         std::fs::write(dir.join("0000000002.00000.data"), "y").unwrap();
         assert_eq!(hashes().hashes, before);
         assert_eq!(check(), [true]);
-        // Noted once is enough.
+        // A second check finds it noted.
         assert!(check().is_empty());
         assert_ne!(hashes().hashes, before);
         assert_eq!(check(), [false]);
@@ -313,7 +313,7 @@ mod tests {
         let mut before = get_hashes(&disk, &engine, policy, 7, &[], true)
             .unwrap()
             .hashes;
-        // Of the first note a part is on disk; the second is written behind it.
+        // Only part of the first note is on disk; the second follows it.
         for (at, noted) in ["10202\n", "1", "\0\x00202\n"].iter().enumerate() {
             put(one, &format!("{:010}.00000.data", 2 + at));
             put(other, &format!("{:010}.00000.data", 2 + at));

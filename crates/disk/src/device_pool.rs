@@ -1,14 +1,13 @@
-//! Devices: a directory each, with worker threads of its own and bounded queues before them, so
-//! that a slow disk slows only itself.
+//! Devices: a directory each, with worker threads of its own behind bounded queues, so that a slow
+//! disk delays only itself.
 //!
-//! A device has three lanes (`cairn_device`). Small durable writes go through the commit lane, many at a
-//! time. Other writers wait for the disk most of their time, so there are many write
-//! threads; they must not keep readers waiting, so reads have their own. Threads start when there
-//! is work for them and end when there was none for as long as it takes to close an idle device. A
-//! full lane refuses at once.
+//! A device has three lanes (`cairn_device`). Small durable writes share batches in the commit
+//! lane. Other writers mostly wait for the disk, so the write lane has many threads; reads have a
+//! lane of their own so as not to queue behind them. Threads start on demand and exit after the
+//! idle time that closes a device. A full lane refuses at once.
 //!
-//! Background work (replication, audits) asks for [`Device::background`] and then works on the same
-//! lanes behind clients, with as much of the device as they leave (`cairn_device::Share`).
+//! Background work (replication, audits) uses [`Device::background`]: the same lanes at lower
+//! priority than clients, throttled by their load (`cairn_device::Share`).
 
 mod caretaker;
 mod config;
@@ -43,17 +42,18 @@ use crate::verified::Verified;
 use caretaker::Readmission;
 pub use config::{DevicesConfig, FallocateReserve};
 use root::{OpenRoot, Root};
-use touched::Touched;
+use touched::InlineReadGate;
 
-/// Files of a device known to match their checksums: a megabyte.
+/// Capacity of the cache of verified checksums per device: one megabyte.
 const VERIFIED_ENTRIES: usize = 128 << 10;
-/// Durable operations taken at once: enough to make a sync cheap, not so many that the first waits long.
-const BATCH_OPERATIONS: usize = 64;
-/// From one line about a device that cannot read its directories to the next.
-const LOG_EVERY: Duration = Duration::from_secs(60);
+/// Maximum durable operations per batch: enough to amortise a sync, few enough that the first does
+/// not wait long.
+const BATCH_OPERATIONS_MAX: usize = 64;
+/// Minimum interval of log lines about a device that cannot read its directories.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const LARGE_READS_ENTRIES: usize = 4 << 10;
 
-/// All devices under one directory; each is opened when it is first asked for.
+/// All devices under one directory, opened on first use.
 pub struct Devices {
     config: Arc<DevicesConfig>,
     devices: RwLock<HashMap<String, Arc<Device>>>,
@@ -75,24 +75,27 @@ impl Devices {
         &self.config
     }
 
-    /// The device of that name. One that was never seen and is not there is `Unmounted`.
+    /// Returns the device of that name.
+    ///
+    /// # Errors
+    /// `Unmounted` for a device never seen before that does not exist.
     pub fn get(&self, name: &str) -> Result<Arc<Device>, DeviceError> {
         let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = known.get(name) {
             return Ok(device.clone());
         }
         drop(known);
-        // Names come from the network: threads are only made for a directory that is there.
+        // Names come from the network: threads are created only for existing directories.
         if !is_device_name(name) || !self.config.root.join(name).is_dir() {
             return Err(DeviceError::Unmounted(name.to_owned()));
         }
-        // It looks at the disk, which may hang: not under the lock. Threads start with the first work.
+        // Accesses the disk, which may hang: not under the lock. Threads start with the first job.
         let new = Arc::new(Device::new(name, self.config.clone()));
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         Ok(devices.entry(name.to_owned()).or_insert(new).clone())
     }
 
-    /// Those that have been asked for, by name.
+    /// Devices opened so far, by name.
     pub fn known(&self) -> Vec<Arc<Device>> {
         let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
         let mut known: Vec<_> = known.values().cloned().collect();
@@ -100,7 +103,7 @@ impl Devices {
         known
     }
 
-    /// The directories under the root that could be devices, sorted.
+    /// Directories under the root that could be devices, sorted.
     pub fn names(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(&self.config.root) else {
             return Vec::new();
@@ -115,7 +118,7 @@ impl Devices {
         names
     }
 
-    /// Finishes what is queued, refuses the rest, and joins all threads.
+    /// Completes queued jobs, refuses others, and joins all threads.
     pub fn shutdown(&self) {
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
         let all: Vec<_> = devices.drain().map(|(_, device)| device).collect();
@@ -126,7 +129,7 @@ impl Devices {
     }
 }
 
-/// Names that need no quoting in a URL, and are no way out of the directory.
+/// Whether a name needs no quoting in a URL and cannot leave the directory.
 fn is_device_name(name: &str) -> bool {
     !name.is_empty()
         && !name.bytes().all(|b| b == b'.')
@@ -135,23 +138,23 @@ fn is_device_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"_.-~".contains(&b))
 }
 
-/// One device and its threads, as clients' work or background work has it.
+/// Handle of a device and its threads, for clients or for background work.
 pub struct Device {
     class: Class,
     lanes: Arc<Lanes>,
     pub(crate) state: Arc<DeviceState>,
 }
 
-/// The queues and threads of one device.
+/// Queues and threads of one device.
 struct Lanes {
     reads: Arc<JobLane>,
     writes: Arc<JobLane>,
-    /// Durable operations in steps, many at a time.
+    /// Lane of durable operations, in batches of steps.
     commits: Arc<CommitLane<CommitHost>>,
     share: Arc<Share>,
 }
 
-/// The device as its commit lane opens it, once for each batch.
+/// Host of the commit lane: opens the device once per batch.
 struct CommitHost(Arc<DeviceState>);
 
 impl Host for CommitHost {
@@ -163,27 +166,27 @@ impl Host for CommitHost {
     }
 }
 
-/// What the threads of a device share.
+/// State shared by a device's threads.
 pub(crate) struct DeviceState {
     name: String,
     path: PathBuf,
     pub(crate) config: Arc<DevicesConfig>,
     poisoned: AtomicBool,
-    /// How near it is to be taken into service again after it failed.
+    /// Progress of a failed device towards readmission.
     readmission: Readmission,
-    /// When an error of the device was logged last.
+    /// Time of the last log line about an error of the device.
     logged: Mutex<Option<Instant>>,
-    /// The device's directory, opened, and which one it was.
+    /// The device's open directory and its identity.
     root: Mutex<Root>,
-    /// `O_TMPFILE` works here; false after it was refused once.
+    /// Whether `O_TMPFILE` works; false once it was refused.
     pub(crate) use_tmpfile: AtomicBool,
     pub(crate) use_direct_io: AtomicBool,
-    /// Locks among our own threads, taken before a partition's lock file.
+    /// Locks between our own threads, acquired before a partition's lock file.
     partition_locks: [Mutex<()>; 32],
     pub(crate) verified: Verified,
-    /// Where in large content somebody began to read.
+    /// Files and offsets at which reads of large content began.
     pub(crate) large_reads: Recent<(FileIdentity, u64)>,
-    pub(crate) touched: Touched,
+    pub(crate) touched: InlineReadGate,
     pub(crate) made_dirs: MadeDirs,
     pub(crate) unreadable: Unreadable,
     room: DeviceRoom,
@@ -197,7 +200,7 @@ impl Device {
             threads,
             depth: config.queue_depth,
             idle_close: config.idle_close,
-            batch_max: BATCH_OPERATIONS,
+            batch_max: BATCH_OPERATIONS_MAX,
             machine: config.machine.clone(),
             share: share.clone(),
         };
@@ -217,7 +220,7 @@ impl Device {
             partition_locks: std::array::from_fn(|_| Mutex::new(())),
             verified: Verified::new(VERIFIED_ENTRIES),
             large_reads: Recent::new(LARGE_READS_ENTRIES),
-            touched: Touched::new(),
+            touched: InlineReadGate::new(),
             made_dirs: MadeDirs::default(),
             unreadable: Unreadable::default(),
             room: DeviceRoom::default(),
@@ -247,8 +250,8 @@ impl Device {
         self.state.poisoned.load(Ordering::Acquire)
     }
 
-    /// The same device for background work: what is asked of it there waits until clients' work
-    /// does not, a tenth of a second at most.
+    /// The same device for background work: its jobs wait while clients' jobs do, for at most a
+    /// tenth of a second.
     pub fn background(&self) -> Arc<Device> {
         Arc::new(Device {
             class: Class::Background,
@@ -257,13 +260,13 @@ impl Device {
         })
     }
 
-    /// What background work may take of the device now, and has done.
+    /// The current share of background work, and its totals.
     pub fn background_share(&self) -> BackgroundShare {
         self.lanes.share.status(self.lanes.commits.now())
     }
 
-    /// Runs `work` on a read thread. It is queued at once, not when the future is polled, and
-    /// runs to its end even where the future is dropped.
+    /// Runs `work` on a read thread. It is queued at once, not on the first poll, and completes
+    /// even if the future is dropped.
     pub fn read<T, F>(&self, work: F) -> Run<T>
     where
         T: Send + 'static,
@@ -272,8 +275,8 @@ impl Device {
         self.submit(&self.lanes.reads, false, work)
     }
 
-    /// Runs `work` here and now, for an object of which all that is to be read may be expected in
-    /// memory (`touched.rs`). `None` where it is not: ask [`Device::read`].
+    /// Runs `work` on the calling thread if the object is expected to be in memory (`touched.rs`).
+    /// `None` if it is not: use [`Device::read`].
     pub fn read_cached<T>(
         &self,
         hash: &ObjectHash,
@@ -286,14 +289,14 @@ impl Device {
         let disk = self.state.disk().ok()?;
         let begun = disk.instant();
         let read = work(&disk);
-        touched.took(disk.instant().saturating_duration_since(begun));
+        touched.record_latency(disk.instant().saturating_duration_since(begun));
         if let Some(Err(error)) = &read {
             self.state.note(error);
         }
         read
     }
 
-    /// Runs `work` on a write thread; refused where the device is poisoned.
+    /// Runs `work` on a write thread; refused if the device is poisoned.
     pub fn write<T, F>(&self, work: F) -> Run<T>
     where
         T: Send + 'static,
@@ -302,14 +305,13 @@ impl Device {
         self.submit(&self.lanes.writes, true, work)
     }
 
-    /// The disk itself, for callers on a thread of their own; checked to be mounted.
+    /// The disk, checked to be mounted, for callers with threads of their own.
     pub fn disk(&self) -> Result<Disk, DeviceError> {
         self.state.disk()
     }
 
-    /// Runs a durable operation in steps, together with those of others (`steps.rs`); refused where
-    /// the device is poisoned. It is queued at once and runs to its end even where the future is
-    /// dropped.
+    /// Runs a durable operation in steps, batched with others (`steps.rs`); refused if the device
+    /// is poisoned. It is queued at once, and completes even if the future is dropped.
     pub fn commit<T, F>(&self, work: F) -> Run<T>
     where
         T: Send + 'static,
@@ -344,7 +346,7 @@ impl Device {
         let job = Box::new(move || {
             let disk = match class {
                 Class::Client => state.disk(),
-                Class::Background => state.disk_for_now(),
+                Class::Background => state.disk_while_used(),
             };
             let result = disk.map_err(DiskError::from).and_then(|disk| {
                 if is_write && state.poisoned.load(Ordering::Acquire) {
@@ -362,7 +364,7 @@ impl Device {
         }
     }
 
-    /// Finishes what is queued and joins the threads.
+    /// Completes queued jobs and joins the threads.
     pub fn shutdown(&self) {
         self.lanes.close();
     }
@@ -382,7 +384,7 @@ impl Drop for Lanes {
     }
 }
 
-/// The result of an operation on its way from a device's thread.
+/// Future of an operation on a device's thread.
 pub struct Run<T> {
     refused: Option<DeviceError>,
     receiver: oneshot::Receiver<Result<T, DiskError>>,
@@ -405,8 +407,8 @@ impl<T> Future for Run<T> {
 }
 
 impl DeviceState {
-    /// Takes the device out of service where its file system is damaged, and logs errors of the
-    /// device: once, or once a minute, as every request may meet them.
+    /// Poisons the device if its file system is damaged. Logs errors of the device at most once a
+    /// minute, as every request may meet them.
     pub(crate) fn note(&self, error: &DiskError) {
         if error.is_damage() {
             if !self.poisoned.swap(true, Ordering::AcqRel) {
@@ -424,7 +426,7 @@ impl DeviceState {
 
     fn is_log_due(&self, now: Instant) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = logged.is_none_or(|at| now >= at + LOG_EVERY);
+        let is_due = logged.is_none_or(|at| now >= at + LOG_INTERVAL);
         if is_due {
             *logged = Some(now);
         }
@@ -439,7 +441,7 @@ impl DeviceState {
     }
 }
 
-/// A device as its threads see it: an open directory, and what they share. Cheap to clone.
+/// A device as seen by its threads: an open directory, and shared state. Cheap to clone.
 #[derive(Clone)]
 pub struct Disk {
     root: Arc<OpenRoot>,
@@ -451,7 +453,7 @@ impl Disk {
         self.root.fd.as_fd()
     }
 
-    /// The device's directory, for a sync of names in it and below it.
+    /// The device's directory, for syncs of names below it.
     pub(crate) fn root(&self) -> &Arc<OwnedFd> {
         &self.root.fd
     }
@@ -460,7 +462,7 @@ impl Disk {
         &self.root.file_system
     }
 
-    /// An empty set of things to be synced on this device.
+    /// An empty sync set of this device.
     pub(crate) fn sync_set(&self) -> SyncSet {
         SyncSet::on(&self.root.file_system)
     }
@@ -477,7 +479,7 @@ impl Disk {
         &self.state.config
     }
 
-    /// Notes that an object's bytes were just read or written, and so may be in memory
+    /// Records that an object was just read or written, and may be in memory
     /// ([`Device::read_cached`]).
     pub fn touch(&self, hash: &ObjectHash) {
         self.state.touched.mark(hash);
@@ -487,13 +489,13 @@ impl Disk {
         self.state.config.machine.as_deref()
     }
 
-    /// This moment, by the clock that durations are measured by.
+    /// Current time of the monotonic clock.
     fn instant(&self) -> Instant {
         self.machine()
             .map_or_else(Instant::now, |machine| machine.instant())
     }
 
-    /// Seconds since the epoch.
+    /// Current time in seconds since the epoch.
     pub fn now(&self) -> i64 {
         match self.machine() {
             Some(machine) => machine.now(),
@@ -501,7 +503,7 @@ impl Disk {
         }
     }
 
-    /// Refused where the device takes no more writes.
+    /// Fails if the device takes no writes.
     pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
         match self.state.poisoned.load(Ordering::Acquire) {
             true => Err(DeviceError::Poisoned(self.name().to_owned())),
@@ -509,7 +511,7 @@ impl Disk {
         }
     }
 
-    /// Refuses all further writes: after a failed fsync nobody knows what is on the disk.
+    /// Refuses all further writes: after a failed fsync the disk's content is unknown.
     pub(crate) fn poison(&self, path: &str, error: &std::io::Error) {
         if !self.state.poisoned.swap(true, Ordering::AcqRel) {
             tracing::error!(
@@ -521,7 +523,8 @@ impl Disk {
         }
     }
 
-    /// Sees to it that room is set aside. False: there is none, and what only adds is to be refused.
+    /// Reserves room if it is not. False if there is none: writes that only add data must be
+    /// refused.
     pub(crate) fn keeps_room(&self) -> Result<bool, DiskError> {
         let state = &self.state.room;
         if self.machine().is_some() || state.is_unsupported.load(Ordering::Relaxed) {
@@ -533,13 +536,13 @@ impl Disk {
         Ok(kept != Room::Scarce)
     }
 
-    /// Room was given up here: what only adds must stop.
+    /// Whether the reserve has been spent; writes that only add data must stop.
     pub(crate) fn has_spent_room(&self) -> bool {
         self.state.room.is_spent.load(Ordering::Relaxed)
     }
 
-    /// Runs what frees space or must not be lost: once more with the room set aside, where the file
-    /// system is full.
+    /// Runs work that frees space or must not be lost; if the file system is full, spends the
+    /// reserve and retries once.
     pub(crate) fn with_room<T>(
         &self,
         work: impl Fn() -> Result<T, DiskError>,
@@ -553,7 +556,7 @@ impl Disk {
         }
     }
 
-    /// Gives up the room set aside, for something that may use it and is then tried once more.
+    /// Spends the reserve, for work that may use it and is then retried.
     pub(crate) fn spend_room(&self) {
         if self.machine().is_none() {
             self.state.room.is_spent.store(true, Ordering::Relaxed);
@@ -561,7 +564,7 @@ impl Disk {
         }
     }
 
-    /// Serializes our own threads on a partition.
+    /// Mutual exclusion of our own threads on a partition.
     pub(crate) fn partition_mutex(&self, partition_dir: &str) -> MutexGuard<'_, ()> {
         let hash = partition_dir
             .bytes()

@@ -1,5 +1,5 @@
-//! The engine that keeps objects as Swift does: a directory for each, a file for each of its
-//! states, metadata in extended attributes. Layout in `layout.rs`.
+//! Engine with Swift's layout: a directory per object, a file per state, metadata in extended
+//! attributes. The layout is in `layout.rs`.
 
 mod look;
 mod metadata;
@@ -30,27 +30,26 @@ use crate::layout::{
 use crate::staged_file::{open_dir, remove_dir, remove_file};
 use crate::steps::Step;
 use crate::{Metadata, overflow};
-use quarantine::{Goes, HashDir};
+use quarantine::{HashDir, QuarantineExtent};
 
-/// Options of the engine, with Swift's names.
+/// Options of the engine, by Swift's names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiskFileConfig {
-    /// Tombstones and stray metadata older than this go.
+    /// Age at which tombstones and stray metadata are removed.
     pub reclaim_age: Duration,
-    /// Fragments that are not durable are not removed sooner than this after they were written,
-    /// however old their timestamps are.
+    /// Minimum age of a non-durable fragment's file before it is removed, whatever its timestamp.
     pub commit_window: Duration,
-    /// Objects up to this size stay in the page cache after a read, larger ones where they are
-    /// read again within minutes; none with 0.
+    /// Size limit in bytes of objects that stay in the page cache after a read; larger ones stay if
+    /// they are read again within minutes. With 0 none stay.
     pub keep_cache_size: u64,
-    /// How many of a hundred whole reads check the content (`etag_validate_pct`).
+    /// Percentage of whole reads that verify the content (`etag_validate_pct`).
     pub etag_validate_pct: f64,
-    /// Content found good is not checked again for so long, while its file is unchanged.
+    /// Interval in which verified content is not hashed again, as long as its file is unchanged.
     pub etag_recheck_interval: Duration,
-    /// Uploads are handed to the disk every so many bytes (`mb_per_sync`).
+    /// Bytes after which an upload's data is flushed (`mb_per_sync`).
     pub bytes_per_sync: u64,
-    /// Uploads of this many bytes or more, or of unknown size, go past the page cache; none with
-    /// 0.
+    /// Minimum size in bytes of uploads that bypass the page cache, as do those of unknown size; 0
+    /// disables.
     pub direct_io_from: u64,
 }
 
@@ -68,12 +67,12 @@ impl Default for DiskFileConfig {
     }
 }
 
-/// Swift's own way of keeping objects. Cheap to clone.
+/// Engine with Swift's layout. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct DiskFileEngine {
     hash_path: Arc<HashPath>,
     config: Arc<DiskFileConfig>,
-    /// The erasure-coded policies, each with how many different fragments it has.
+    /// Number of unique fragments of each erasure-coded policy.
     fragments: Arc<BTreeMap<PolicyIndex, u32>>,
     known: Arc<KnownObjects>,
 }
@@ -92,12 +91,12 @@ impl DiskFileEngine {
         }
     }
 
-    /// How many different fragments an object of an erasure-coded policy has.
+    /// Number of unique fragments of an erasure-coded policy.
     pub(crate) fn unique_fragments(&self, policy: PolicyIndex) -> Option<u32> {
         self.fragments.get(&policy).copied()
     }
 
-    /// Which files of a hash directory count in this policy.
+    /// Chooses the valid files of a hash directory for this policy.
     pub(crate) fn choose(
         &self,
         policy: PolicyIndex,
@@ -114,9 +113,9 @@ impl DiskFileEngine {
         &self.config
     }
 
-    /// The engine of an auditor: checks all content it reads, and leaves none of it in the page
+    /// The same engine for an auditor: verifies all content it reads, and leaves none in the page
     /// cache.
-    pub(crate) fn trusting_nothing(&self) -> Self {
+    pub(crate) fn verifying_all(&self) -> Self {
         let config = DiskFileConfig {
             keep_cache_size: 0,
             etag_validate_pct: 100.0,
@@ -131,8 +130,8 @@ impl DiskFileEngine {
         }
     }
 
-    /// Opens whatever object a hash directory holds: for auditors. One whose name does not lead
-    /// to that directory is quarantined.
+    /// Opens the object of a hash directory, for auditors. Quarantines one whose name does not hash
+    /// to that directory.
     pub(crate) fn open_hash(
         &self,
         disk: &Disk,
@@ -144,8 +143,8 @@ impl DiskFileEngine {
         self.open_any(disk, policy, partition, hash, options)
     }
 
-    /// Removes what is obsolete in a hash directory, and the directory where nothing is left.
-    /// Tells which files count.
+    /// Removes obsolete files of a hash directory, and the directory if it becomes empty. Returns
+    /// the valid files.
     pub(crate) fn clean_up(
         &self,
         disk: &Disk,
@@ -156,7 +155,7 @@ impl DiskFileEngine {
         self.clean_up_and_choose(disk, policy, partition, hash, &FragmentChoice::default())
     }
 
-    /// As [`DiskFileEngine::clean_up`], telling which files count where this fragment is wanted.
+    /// As [`DiskFileEngine::clean_up`], choosing the valid files for a wanted fragment.
     pub(crate) fn clean_up_and_choose(
         &self,
         disk: &Disk,
@@ -177,8 +176,8 @@ impl DiskFileEngine {
                 };
                 place.quarantine(disk, "not a readable directory", || {
                     Ok(match open_dir(disk, &dir) {
-                        Err(errno) if is_broken_dir(errno) => Goes::Whole,
-                        _ => Goes::Nothing,
+                        Err(errno) if is_broken_dir(errno) => QuarantineExtent::Whole,
+                        _ => QuarantineExtent::Nothing,
                     })
                 })?;
                 return Ok(OnDiskFiles::default());
@@ -188,7 +187,7 @@ impl DiskFileEngine {
         self.clean_up_in(disk, policy, &dir, fd.as_fd(), choice)
     }
 
-    /// As [`DiskFileEngine::clean_up`], of a hash directory that is open and was not listed yet.
+    /// As [`DiskFileEngine::clean_up`], for an open hash directory that was not listed yet.
     fn clean_up_in(
         &self,
         disk: &Disk,
@@ -244,8 +243,8 @@ impl DiskFileEngine {
         Ok(files)
     }
 
-    /// Whether a fragment was written so lately that whoever brought it may be about to make it
-    /// durable, whatever its timestamp says.
+    /// Whether a non-durable fragment is so recent that its writer may still commit it, whatever
+    /// its timestamp.
     fn may_be_committed(&self, disk: &Disk, dir: BorrowedFd<'_>, entry: &FileEntry) -> bool {
         let window = self.config.commit_window;
         if entry.is_durable() || window.is_zero() {
@@ -266,15 +265,15 @@ impl DiskFileEngine {
     }
 }
 
-/// An object's directory as it was seen a moment ago, with nothing in it but the data file. It has
-/// been listed: the directory stream is at its end.
+/// An object's directory opened a moment ago, which held only the data file. The directory stream
+/// is at its end; do not list it again.
 #[derive(Debug)]
 struct SeenDir {
     dir: OwnedFd,
     data: String,
 }
 
-/// The kernel's ways of saying that a directory is damaged, or something else altogether.
+/// Whether the error means that a directory is damaged or not a directory.
 fn is_broken_dir(errno: Errno) -> bool {
     // EUCLEAN, "structure needs cleaning", is 117 on Linux.
     matches!(errno, Errno::NOTDIR | Errno::NODATA | Errno::UCLEAN)

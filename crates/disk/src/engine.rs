@@ -1,22 +1,23 @@
-//! The seam between what stores objects on a device and the servers and daemons that use it.
+//! The seam: traits between engines, which store objects on a device, and the servers and daemons
+//! that use them.
 //!
-//! An engine keeps the objects of storage policies. `diskfile`, Swift's layout of a file an object,
-//! is one; others may keep many objects in one file, or none in any. Nothing of how it keeps them
-//! goes through here: an object is named by its key, its hash or an [`ObjectState`], never by a
-//! path.
+//! An engine stores the objects of storage policies. `diskfile`, Swift's layout with a file per
+//! object, is one; others may keep many objects in one file, or none on disk. No detail of storage
+//! passes through here: an object is identified by its key, its hash or an [`ObjectState`], never
+//! by a path.
 //!
 //! | trait | is for |
 //! | --- | --- |
 //! | [`ObjectEngine`] | requests: read, write, delete, fragments in two phases |
 //! | [`Inventory`] | REPLICATE and SSYNC: partitions, suffix hashes, offers and wants |
-//! | [`Handover`] | removal of what other nodes have got |
+//! | [`Handover`] | removal of objects that other nodes have received |
 //! | [`Audit`] | reading everything again |
 //! | [`Upkeep`] | opening, recovery and maintenance of a device |
 //! | [`Relinking`], [`Rsync`] | capabilities that an engine may lack |
 //!
-//! All of it is synchronous: call it in a closure given to [`crate::Device::read`],
-//! [`crate::Device::write`] or [`crate::Device::commit`], the whole operation in one. Any call may be
-//! an engine's first on a device.
+//! All calls are synchronous: make them in a closure passed to [`crate::Device::read`],
+//! [`crate::Device::write`] or [`crate::Device::commit`], the whole operation in one. Any call may
+//! be an engine's first on a device.
 
 mod audit;
 mod content;
@@ -49,23 +50,24 @@ pub use rsync::Rsync;
 pub use suffix_hash::{Counted, FragmentHashes, Hashed, SuffixHash, SuffixHasher};
 pub use upkeep::{Figure, NextUpkeep, Upkeep};
 
-/// All that servers and daemons ask of an engine.
+/// The full interface of an engine.
 pub trait Engine:
     ObjectEngine + Inventory + Handover + Audit + Upkeep + Debug + Send + Sync
 {
     /// The engine's name in logs and errors.
     fn name(&self) -> &'static str;
 
-    /// The same engine for an auditor: it checks all content it reads, and leaves none of it in a
-    /// cache.
+    /// The same engine for an auditor: verifies all content it reads, and leaves none in a cache.
     fn for_audit(&self) -> Arc<dyn Engine>;
 
-    /// `None`: objects need no second name while their ring gets more partitions.
+    /// The relinking capability; `None` if objects need no second name while their ring's
+    /// partitions double.
     fn relinking(&self) -> Option<&dyn Relinking> {
         None
     }
 
-    /// `None`: objects are no files that the program `rsync` could send; SSYNC does it.
+    /// The rsync capability; `None` if objects are not files that `rsync` could send, so that SSYNC
+    /// is used.
     fn rsync(&self) -> Option<&dyn Rsync> {
         None
     }
@@ -76,10 +78,10 @@ pub trait Engine:
 pub struct Engines(Arc<BTreeMap<PolicyIndex, Arc<dyn Engine>>>);
 
 impl Engines {
-    /// One engine for each policy, made or chosen by `engine`.
+    /// Assigns each policy the engine that `engine` returns.
     ///
     /// # Errors
-    /// The first of `engine`.
+    /// The first error of `engine`.
     pub fn try_new<E>(
         policies: &PolicySet,
         mut engine: impl FnMut(&StoragePolicy) -> Result<Arc<dyn Engine>, E>,
@@ -89,13 +91,13 @@ impl Engines {
         Ok(Engines(Arc::new(each.collect::<Result<_, E>>()?)))
     }
 
-    /// One engine for all policies.
+    /// Assigns one engine to all policies.
     pub fn uniform(policies: &PolicySet, engine: Arc<dyn Engine>) -> Self {
         let each = policies.iter().map(|policy| (policy.index, engine.clone()));
         Engines(Arc::new(each.collect()))
     }
 
-    /// `None`: there is no such policy.
+    /// The engine of a policy; `None` for an unknown one.
     pub fn of(&self, policy: PolicyIndex) -> Option<&Arc<dyn Engine>> {
         self.0.get(&policy)
     }
@@ -111,7 +113,7 @@ impl Engines {
         distinct
     }
 
-    /// Every engine as [`Engine::for_audit`] gives it.
+    /// All engines in the form of [`Engine::for_audit`].
     pub fn for_audit(&self) -> Self {
         let each = self.0.iter();
         let each = each.map(|(policy, engine)| (*policy, engine.for_audit()));

@@ -1,4 +1,4 @@
-//! What can go wrong on one disk, as data: the servers turn it into status codes.
+//! Errors of one disk, as data that servers map to status codes.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::engine::ObjectInfo;
 
-/// The action of an error while a directory was read.
+/// Action of errors in reading a directory.
 pub(crate) const LIST: &str = "list";
 
 /// The device itself cannot serve.
@@ -41,12 +41,12 @@ pub enum DiskError {
     NotExist,
     #[error("the object was deleted at {timestamp}")]
     Deleted { timestamp: Timestamp },
-    /// With what the object was: a DELETE needs it.
+    /// With the expired object's info, which a DELETE needs.
     #[error("the object has expired")]
     Expired(Box<ObjectInfo>),
     #[error("quarantined: {0}")]
     Quarantined(String),
-    /// The disk erred, for the first time: that may pass.
+    /// The disk's first I/O error for this object, which may be transient.
     #[error("cannot be read: {0}")]
     Unreadable(String),
     #[error("the stored object is {stored:?}, not {asked:?}")]
@@ -57,10 +57,10 @@ pub enum DiskError {
         value: String,
         last: u32,
     },
-    /// Files came and went while they were opened; asked again, the answer will be clear.
+    /// Files kept changing while they were opened; a retry is conclusive.
     #[error("the object changed while it was opened")]
     StateChanged,
-    /// These are not the bytes that were read, and found sound, a while ago.
+    /// Content differs from that verified earlier.
     #[error("the content is not what it was when it was checked last")]
     Unlike,
     #[error("no space left")]
@@ -78,14 +78,15 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// A damaged file system, as ext4 and XFS report it by `EUCLEAN` and `EBADMSG`. Errors of one
-    /// file's content, or for want of memory, space or descriptors, say nothing of the device.
+    /// Whether the file system is damaged: `EUCLEAN` or `EBADMSG`, as ext4 and XFS report it.
+    /// Errors in one file's content, or for lack of memory, space or descriptors, are no evidence
+    /// about the device.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self.errno(), Some(Errno::UCLEAN | Errno::BADMSG))
     }
 
-    /// An error of the device, not of one object: of a damaged file system, or of a directory that
-    /// cannot be read. The device has logged it.
+    /// Whether the error concerns the device, not one object: a damaged file system, or an
+    /// unreadable directory. The device has logged it.
     pub fn is_of_device(&self) -> bool {
         let is_listing = matches!(self, DiskError::Io { action: LIST, .. });
         self.is_damage() || (is_listing && self.errno() == Some(Errno::IO))
@@ -98,7 +99,7 @@ impl DiskError {
         }
     }
 
-    /// What the kernel said, sorted into the cases that have a meaning of their own.
+    /// Classifies an errno.
     pub(crate) fn from_errno(action: &'static str, path: impl Into<String>, errno: Errno) -> Self {
         match errno {
             Errno::NOSPC | Errno::DQUOT => DiskError::NoSpace,

@@ -1,10 +1,9 @@
-//! Putting content into a new file, past the page cache where that is worth it.
+//! Writing content to a new file, past the page cache where that pays.
 //!
-//! A copy of a large upload in the page cache costs more processor time than everything else
-//! that is done to it, and pushes out what somebody reads. So whole pieces of it are written with
-//! `O_DIRECT`: straight from the memory they came in where that is aligned, by way of one aligned
-//! block where it is not. What is left at the end, less than a page, is written as usual. A file
-//! system that has no direct writes is written as usual throughout.
+//! Copying a large upload into the page cache costs more processor time than all other work on it,
+//! and evicts pages that are read. So whole blocks are written with `O_DIRECT`: straight from the
+//! receive buffer if that is aligned, else through one aligned block. The tail, less than a page,
+//! is written as usual, and so is everything on a file system without direct I/O.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -18,18 +17,18 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 
-/// The kernel takes no more pieces than this in one call.
+/// The kernel's limit of buffers per call (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
 
-/// The content of a file that is being written from its start on.
+/// Content of a file that is written sequentially.
 pub(crate) struct FileContent {
     fd: Arc<OwnedFd>,
-    /// Bytes taken.
+    /// Bytes accepted.
     length: u64,
     /// Bytes in the file.
     in_file: u64,
     direct: bool,
-    /// Content that is not yet enough for a direct write.
+    /// Content too short for a direct write so far.
     carry: Option<Block>,
 }
 
@@ -48,8 +47,8 @@ impl FileContent {
         self.length
     }
 
-    /// From here on past the page cache, where the file system can. To be called before anything
-    /// is written.
+    /// Bypasses the page cache from here on, if the file system can. To be called before the first
+    /// write.
     pub(crate) fn write_directly(&mut self, disk: &Disk) {
         let can = &disk.state.use_direct_io;
         if self.length > 0 || !can.load(Ordering::Relaxed) {
@@ -90,7 +89,7 @@ impl FileContent {
         self.put(pieces)
     }
 
-    /// Puts what was held back into the file.
+    /// Writes the remaining buffered bytes.
     pub(crate) fn finish(&mut self) -> Result<(), Errno> {
         let Some(block) = self.carry.take() else {
             return Ok(());
@@ -126,7 +125,7 @@ impl FileContent {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // Some file systems take the flag and refuse the write.
+                // Some file systems accept the flag and refuse the write.
                 Err(Errno::INVAL) if self.direct => self.write_as_usual()?,
                 Err(errno) => return Err(errno),
             }
@@ -145,7 +144,7 @@ impl FileContent {
     }
 }
 
-/// Takes `count` bytes away from the front.
+/// Drops `count` bytes from the front.
 fn skip(pieces: &mut [Bytes], mut count: usize) {
     for piece in pieces {
         let part = count.min(piece.len());
@@ -171,7 +170,7 @@ mod tests {
         (root, disk)
     }
 
-    /// Bytes of which no two pages are alike.
+    /// Bytes without two equal pages.
     fn content(len: usize) -> Bytes {
         let words =
             (0..len.div_ceil(4) as u32).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes());
@@ -202,7 +201,7 @@ mod tests {
             let mut ways = vec![aligned(whole.clone())];
             for size in [1_000, 4_096, 70_000, 200_000] {
                 ways.push(unaligned(&whole, size));
-                // First as the disk wants it, then not.
+                // First aligned, then not.
                 let (first, rest) = whole.split_at(len / 2);
                 let mut mixed = aligned(Bytes::copy_from_slice(first));
                 mixed.extend(unaligned(&Bytes::copy_from_slice(rest), size));

@@ -1,4 +1,4 @@
-//! An object's file, read by itself: for tools that are given a path.
+//! Read access to an object's file without a device, for tools that are given a path.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::Metadata;
 use crate::xattr;
 
-/// The file, at its start, and its metadata.
+/// Opens the file at its start, and reads its metadata.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let file = File::open(path)?;
     let metadata = xattr::read_metadata(file.as_fd())

@@ -1,10 +1,10 @@
-//! What the directories and attributes of hot objects said when they were read last, so that a hot
-//! object's directory is not listed and its metadata not parsed again on every read.
+//! Cache of hot objects' directories and metadata, so that a read need not list the directory nor
+//! parse the metadata again.
 //!
-//! A directory is known by its inode and its times: a file that comes to it or goes from it moves
-//! them, and so asks for a new look; so does a change of the file's attributes move the file's.
-//! Times move in ticks of some milliseconds: what changed just now is not noted, as it may change
-//! once more in the same tick.
+//! The key is a directory's inode and times: adding or removing a file changes these, and a change
+//! of a file's attributes those of the file; either misses the cache. Times advance in ticks of
+//! some milliseconds, so recent changes are not cached: another change could fall into the same
+//! tick.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,14 @@ use crate::metadata::Metadata;
 use crate::recent::FileIdentity;
 
 const SHARDS: usize = 16;
-/// Entries of one shard; a full shard starts anew.
-const SHARD_ENTRIES: usize = 1024;
-/// Names and values of an object that is noted, in bytes. Mostly it is a tenth of that.
-const METADATA_MAX: usize = 4096;
-/// Seconds without a change.
+/// Maximum entries of a shard; a full shard is cleared.
+const SHARD_ENTRIES_MAX: usize = 1024;
+/// Maximum total of names and values of a cached object, in bytes; typically a tenth of that.
+const METADATA_MAX_BYTES: usize = 4096;
+/// Seconds without a change before an object is cached.
 const SETTLED_SECS: i64 = 2;
 
-/// An object with one file, as it was.
+/// A cached object with a single file.
 #[derive(Debug)]
 pub(crate) struct KnownObject {
     pub(crate) data: FileEntry,
@@ -34,7 +34,7 @@ pub(crate) struct KnownObject {
 
 type Shard = HashMap<FileIdentity, Arc<KnownObject>>;
 
-/// Those of all devices, by directory.
+/// Cache for all devices, by directory.
 #[derive(Debug)]
 pub(crate) struct KnownObjects {
     shards: [Mutex<Shard>; SHARDS],
@@ -51,15 +51,16 @@ impl KnownObjects {
         self.shard(dir).get(dir).cloned()
     }
 
-    /// `dir`: as it was before it was listed. `now` in seconds since 1970.
+    /// Adds an object; `dir` is the directory's identity before it was listed, `now` in seconds
+    /// since 1970.
     pub(crate) fn insert(&self, dir: FileIdentity, object: KnownObject, now: i64) {
         let settled = |file: &FileIdentity| file.last_change() + SETTLED_SECS < now;
         let size = object.metadata.iter().map(|(n, v)| n.len() + v.len());
-        if !settled(&dir) || !settled(&object.file) || size.sum::<usize>() > METADATA_MAX {
+        if !settled(&dir) || !settled(&object.file) || size.sum::<usize>() > METADATA_MAX_BYTES {
             return;
         }
         let mut shard = self.shard(&dir);
-        if shard.len() >= SHARD_ENTRIES {
+        if shard.len() >= SHARD_ENTRIES_MAX {
             shard.clear();
         }
         shard.insert(dir, Arc::new(object));

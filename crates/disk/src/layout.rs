@@ -1,4 +1,5 @@
-//! Swift's disk layout: which names mean what, and which files of a hash directory count.
+//! Swift's disk layout: the meaning of file names, and the choice of a hash directory's valid
+//! files.
 //!
 //! ```text
 //! <device>/objects[-N]/<partition>/<suffix>/<hash>/<timestamp>.data        content
@@ -11,10 +12,9 @@
 //!          tmp[-N]/  async_pending[-N]/<suffix>/<hash>-<timestamp>  quarantined/objects[-N]/<hash>
 //! ```
 //!
-//! `suffix` is the hash's last three digits. The delta in a `.meta` name leads to the time of
-//! its content type. The newest `.data` or `.ts` wins; a `.meta` counts when it is newer than
-//! the `.data`. What is different with fragments is in `fragments.rs`. Pure: names in, a choice
-//! out.
+//! `suffix` is the hash's last three digits. The delta in a `.meta` name encodes the timestamp of
+//! its content type. The newest `.data` or `.ts` wins; a `.meta` is valid if it is newer than the
+//! `.data`. Rules for fragments are in `fragments.rs`. Pure: names in, a choice out.
 
 mod fragments;
 pub use fragments::{
@@ -42,7 +42,7 @@ pub fn hash_dir(policy: PolicyIndex, partition: u32, hash: ObjectHash) -> String
     .concat()
 }
 
-/// What a file in a hash directory is, by its extension.
+/// Kind of a file in a hash directory, by its extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     Data,
@@ -57,7 +57,7 @@ pub enum FileKind {
     Durable,
     /// Metadata too large for extended attributes.
     Overflow,
-    /// A timestamp with an extension nobody knows.
+    /// A timestamp with an unknown extension.
     Other,
 }
 
@@ -67,12 +67,12 @@ pub struct FileEntry {
     pub name: String,
     pub kind: FileKind,
     pub timestamp: Timestamp,
-    /// Of a `.meta` whose name tells it: when the content type was set.
+    /// Timestamp of the content type, for a `.meta` whose name has it.
     pub content_type_timestamp: Option<Timestamp>,
 }
 
 impl FileEntry {
-    /// `None`: not a name that Swift writes. Such files are left alone.
+    /// Parses a name; `None` for one that Swift does not write, which is left alone.
     pub fn parse(name: &str) -> Option<Self> {
         let (stem, extension) = name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty())?;
         let mut content_type_timestamp = None;
@@ -88,7 +88,7 @@ impl FileEntry {
                     "ts" => FileKind::Tombstone,
                     "durable" => FileKind::Durable,
                     "overflow" => FileKind::Overflow,
-                    // `1234.56789` itself has a dot, and no extension: not ours.
+                    // `1234.56789` has a dot but no extension: not ours.
                     other if other.bytes().all(|b| b.is_ascii_digit()) => return None,
                     _ => FileKind::Other,
                 };
@@ -117,18 +117,18 @@ fn parse_data_stem(stem: &str) -> Option<(FileKind, Timestamp)> {
     Some((kind, timestamp))
 }
 
-/// The name of a new `.data` file.
+/// Name of a new `.data` file.
 pub fn data_name(timestamp: Timestamp) -> String {
     format!("{}.data", timestamp.internal())
 }
 
-/// The name of a tombstone.
+/// Name of a tombstone.
 pub fn tombstone_name(timestamp: Timestamp) -> String {
     format!("{}.ts", timestamp.internal())
 }
 
-/// The name of a new `.meta` file. With the content type's time in it, two files of one time
-/// but different content types have different names, and so both reach every replica.
+/// Name of a new `.meta` file. It includes the content type's timestamp: two files with one
+/// timestamp but different content types then have different names, and both reach every replica.
 pub fn meta_name(timestamp: Timestamp, content_type: Option<Timestamp>) -> String {
     match content_type {
         Some(_) => {
@@ -139,30 +139,30 @@ pub fn meta_name(timestamp: Timestamp, content_type: Option<Timestamp>) -> Strin
     }
 }
 
-/// Which files of a hash directory count.
+/// Choice of a hash directory's valid files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnDiskFiles {
     pub data: Option<FileEntry>,
-    /// The newest metadata, only beside a `data`.
+    /// The newest metadata; only with `data`.
     pub meta: Option<FileEntry>,
-    /// The file with the newest content type, where that is newer than the data: `meta` itself
-    /// or another.
+    /// The file with the newest content type, if that is newer than the data: `meta` itself or
+    /// another.
     pub content_type: Option<FileEntry>,
-    /// Only without a `data`.
+    /// Only without `data`.
     pub tombstone: Option<FileEntry>,
     /// To be removed.
     pub obsolete: Vec<FileEntry>,
-    /// To be removed once they are older than the reclaim age: metadata without data, fragments
-    /// that did not become durable.
+    /// To be removed after the reclaim age: metadata without data, fragments that did not become
+    /// durable.
     pub reclaimable: Vec<FileEntry>,
     /// Overflow files that may belong to one of the above.
     pub overflow: Vec<FileEntry>,
-    /// Of an erasure-coded policy; `data` is one of them.
+    /// Fragments of an erasure-coded policy; `data` is one of them.
     pub fragments: Fragments,
 }
 
 impl OnDiskFiles {
-    /// What counts besides the data, which has been chosen.
+    /// Chooses the files besides the data, which is set.
     fn fill(&mut self, files: SortedFiles) {
         if let Some(data) = &self.data {
             let last = files.metas.last();
@@ -180,8 +180,8 @@ impl OnDiskFiles {
     }
 }
 
-/// A directory's files by kind, newest first, without what a tombstone or newer metadata makes
-/// obsolete.
+/// A directory's files by kind, newest first, without those that a tombstone or newer metadata
+/// makes obsolete.
 struct SortedFiles {
     /// `.data` of any policy.
     data: Vec<FileEntry>,
@@ -228,7 +228,7 @@ impl SortedFiles {
         files
     }
 
-    /// Moves what is older than `time` to `older`.
+    /// Moves files older than `time` to `older`.
     fn split_off_before(&mut self, time: Timestamp, older: &mut Vec<FileEntry>) {
         for list in [
             &mut self.data,
@@ -242,8 +242,8 @@ impl SortedFiles {
     }
 }
 
-/// Chooses among a hash directory's files as Swift does for a replicated policy. EC fragments and
-/// names that do not parse belong to somebody else: they are neither chosen nor obsolete.
+/// Chooses the valid files as Swift does for a replicated policy. EC fragments and unparsable names
+/// are not ours: neither chosen nor obsolete.
 pub fn choose_files(entries: impl IntoIterator<Item = FileEntry>) -> OnDiskFiles {
     let mut chosen = OnDiskFiles::default();
     let obsolete = &mut chosen.obsolete;
@@ -263,13 +263,13 @@ pub fn choose_files(entries: impl IntoIterator<Item = FileEntry>) -> OnDiskFiles
     chosen
 }
 
-/// Moves what is not newer than `than` to `older`; the list is sorted, newest first.
+/// Moves files not newer than `than` to `older`; the list is sorted, newest first.
 fn split_off_older(list: &mut Vec<FileEntry>, than: Timestamp, older: &mut Vec<FileEntry>) {
     let keep = list.iter().take_while(|e| e.timestamp > than).count();
     older.extend(list.drain(keep..));
 }
 
-/// Keeps the newest `.meta`, and after it one with a newer content type, where there is one.
+/// Keeps the newest `.meta`, and the next one with a newer content type, if any.
 fn retain_metas(metas: &mut Vec<FileEntry>, obsolete: &mut Vec<FileEntry>) {
     if metas.len() < 2 {
         return;

@@ -1,7 +1,7 @@
-//! One disk: the threads that serve it, the seam to what keeps objects on it ([`engine`]), and the
-//! first such engine, Swift's object layout on a file system ([`DiskFileEngine`]).
+//! One disk: its threads, the seam to the engines that store objects on it ([`engine`]), and the
+//! first engine, Swift's object layout on a file system ([`DiskFileEngine`]).
 //!
-//! Everything here is synchronous and runs on a device's own worker threads; callers hand in one
+//! Everything here is synchronous and runs on a device's own worker threads; callers pass one
 //! closure per operation ([`Device::read`], [`Device::write`]) and await its result. There is no
 //! async runtime in this crate. [`staged_file`] alone calls fsync, link and rename.
 //!

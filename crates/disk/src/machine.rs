@@ -1,4 +1,4 @@
-//! The simulated machine that may stand under the devices: `cairn_device`'s.
+//! The simulated machine of the devices, from `cairn_device`.
 
 pub(crate) use cairn_device::wall_clock;
 pub use cairn_device::{AtOnce, Employer, Machine};
@@ -22,15 +22,15 @@ pub(crate) mod tests {
     use crate::metadata::Metadata;
     use crate::reader::block_on;
 
-    /// Works at once, and notes what is synced.
+    /// Runs jobs at once, and records the synced files.
     #[derive(Debug, Default)]
     pub(crate) struct Noting(Mutex<Vec<String>>);
 
-    /// Looks, whenever a `hashes.invalid` is synced, what it says and what is at a path.
+    /// Records, at each sync of a `hashes.invalid`, its content and whether a path exists.
     #[derive(Debug, Default)]
     pub(crate) struct Watching {
         pub(crate) path: Mutex<PathBuf>,
-        /// The lines, and whether something was at the path.
+        /// The lines, and whether the path existed.
         pub(crate) notes: Mutex<Vec<(String, bool)>>,
     }
 
@@ -74,7 +74,7 @@ pub(crate) mod tests {
     #[test]
     fn content_then_the_note_of_its_suffix_then_its_names() {
         let root = tempfile::tempdir().unwrap();
-        // A lock or a replicator made the partition, and did not sync its name.
+        // A partition made by a lock or a replicator, whose name was not synced.
         std::fs::create_dir_all(root.path().join("d/objects/7")).unwrap();
         let probe = std::fs::File::create(root.path().join("probe")).unwrap();
         if rustix::fs::fsetxattr(&probe, "user.x", b"x", rustix::fs::XattrFlags::empty()).is_err() {
@@ -105,7 +105,7 @@ pub(crate) mod tests {
         let synced = noting.0.lock().unwrap().clone();
         let suffix = hash.suffix();
         let names = ["hashes.invalid", &hash.hex(), &suffix, "7", "objects", "d"];
-        // The first is the content, under no name yet.
+        // The first is the content, which has no name yet.
         assert_eq!(synced[1..], names, "{synced:?}");
     }
 }

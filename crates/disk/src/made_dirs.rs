@@ -1,20 +1,20 @@
-//! Directories that this process made and whose names may not be on disk yet.
+//! Directories that this process created and whose names may not be durable yet.
 //!
-//! Whoever makes a directory for a file syncs its name with the file's. Another writer that finds it
-//! there meanwhile would sync its own file's name in it and be done, before the directory's name is
-//! durable; and so would everybody after a maker that failed. They are told here that it is not.
+//! The creator of a directory syncs its name with that of its file. A concurrent writer that finds
+//! the directory would only sync its own file's name, although the directory's is not durable yet;
+//! so would every later writer if the creator failed. This table makes them sync it, too.
 //!
-//! What another process made is not known here: servers of one device that are several processes
-//! rely on the file system's journal to keep names in the order in which they were made.
+//! Directories of other processes are not covered: if several processes serve one device, they rely
+//! on the file system's journal to keep names in the order of creation.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Those of makers that failed stay until somebody else writes there. With more than these no
-/// directory is trusted any more.
-const NOTED_MAX: usize = 100_000;
+/// Maximum entries. Those of failed creators stay until another writer uses the directory. Beyond
+/// the limit every directory counts as not durable.
+const DIRS_MAX: usize = 100_000;
 
-/// Those of one device, each with the number of its making.
+/// Table of one device's directories, each with the number of its creation.
 #[derive(Default)]
 pub(crate) struct MadeDirs(Mutex<Noted>);
 
@@ -31,19 +31,20 @@ struct Made {
     named: u64,
 }
 
-/// A directory as it was when a file got a name in it that is not on disk yet.
+/// State of a directory when a file got a name in it whose own name is not durable yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Making {
     number: u64,
-    /// No other file got a name in it before.
+    /// Whether no other file got a name in it before.
     pub(crate) is_first: bool,
 }
 
 impl MadeDirs {
-    /// To be called before the directory is made: nobody finds it, and does not find it here.
+    /// Records a directory; to be called before it is created, so that a writer that finds the
+    /// directory finds the entry.
     pub(crate) fn note(&self, dir: &str) {
         let mut noted = self.lock();
-        if noted.is_full || noted.by_dir.len() >= NOTED_MAX {
+        if noted.is_full || noted.by_dir.len() >= DIRS_MAX {
             noted.is_full = true;
             return noted.by_dir.clear();
         }
@@ -53,8 +54,8 @@ impl MadeDirs {
         noted.by_dir.insert(dir.to_owned(), made);
     }
 
-    /// A file has got a name in the directory. Some: the directory's own name, and those above it,
-    /// have to be synced.
+    /// Records that a file got a name in the directory. If `Some`, the names of the directory and
+    /// of those above it must be synced.
     pub(crate) fn named_in(&self, dir: &str) -> Option<Making> {
         let mut noted = self.lock();
         if noted.is_full {
@@ -69,8 +70,8 @@ impl MadeDirs {
         })
     }
 
-    /// Takes back a directory in which no file got a name. `remove` tells whether it is gone.
-    pub(crate) fn take_back(&self, dir: &str, remove: impl FnOnce() -> bool) {
+    /// Removes a directory in which no file got a name. `remove` returns whether it is gone.
+    pub(crate) fn remove_unused(&self, dir: &str, remove: impl FnOnce() -> bool) {
         let number = |noted: &Noted| noted.by_dir.get(dir).map(|made| made.number);
         let before = number(&self.lock());
         if remove() {
@@ -81,7 +82,8 @@ impl MadeDirs {
         }
     }
 
-    /// All names up to the directory's are on disk, unless it was made again meanwhile.
+    /// Records that all names up to the directory's are durable, unless it was created again
+    /// meanwhile.
     pub(crate) fn is_durable(&self, dir: &str, making: Making) {
         let mut noted = self.lock();
         if noted.by_dir.get(dir).map(|made| made.number) == Some(making.number) {
@@ -118,7 +120,7 @@ mod tests {
         made.note("a");
         assert!(made.named_in("a").unwrap().is_first);
         assert!(!made.named_in("a").unwrap().is_first);
-        // By somebody who did not find it, just before.
+        // By a writer that did not find it, just before.
         made.note("a");
         assert!(made.named_in("a").unwrap().is_first);
     }
@@ -127,21 +129,21 @@ mod tests {
     fn taken_back_unless_made_again() {
         let made = MadeDirs::default();
         made.note("a");
-        made.take_back("a", || false);
+        made.remove_unused("a", || false);
         assert!(made.named_in("a").is_some());
-        made.take_back("a", || {
+        made.remove_unused("a", || {
             made.note("a");
             true
         });
         assert!(made.named_in("a").is_some());
-        made.take_back("a", || true);
+        made.remove_unused("a", || true);
         assert_eq!(made.named_in("a"), None);
     }
 
     #[test]
     fn too_many_are_all_not_durable() {
         let made = MadeDirs::default();
-        for number in 0..=NOTED_MAX {
+        for number in 0..=DIRS_MAX {
             made.note(&number.to_string());
         }
         assert!(made.named_in("never made").is_some());

@@ -1,12 +1,12 @@
-//! An object's metadata: names and values as they travel in headers, and their pickled form in
-//! a file's extended attributes.
+//! Metadata of an object: names and values as in headers, and their pickled form in a file's
+//! extended attributes.
 //!
-//! On disk it is a pickled dictionary (protocol 2) of bytes to bytes. Swift keeps header values
-//! there as latin-1 text encoded in UTF-8, so that a value of the two bytes of `é` takes four;
-//! `name`, the path `/account/container/object`, is plain UTF-8. Dictionaries that Python 2
-//! wrote hold values as they were; their pickles lack `_codecs.encode` near the start, which is
-//! how Swift tells them apart, and so is it here. Names are latin-1 text in UTF-8 as well; here
-//! they are as `cairn_types::header_name` writes them.
+//! On disk it is a pickled dictionary (protocol 2) of bytes to bytes. Swift stores header values as
+//! latin-1 text encoded in UTF-8, so that the two bytes of `é` take four; `name`, the path
+//! `/account/container/object`, is plain UTF-8. Dictionaries written by Python 2 hold raw values;
+//! their pickles lack `_codecs.encode` near the start, by which both Swift and this code
+//! distinguish them. Names are latin-1 text in UTF-8 as well; in memory they have the form of
+//! `cairn_types::header_name`.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use cairn_types::{Timestamp, header_name};
 
 /// The object's path.
 pub const NAME: &str = "name";
-/// Which fragment of an erasure-coded object it is.
+/// Index of an erasure-coded object's fragment.
 pub const FRAGMENT_INDEX: &str = "X-Object-Sysmeta-Ec-Frag-Index";
-/// Our own note in metadata too large for extended attributes; see `overflow.rs`.
+/// Marker of ours in metadata too large for extended attributes; see `overflow.rs`.
 pub(crate) const OVERFLOW: &str = "X-Backend-Cairn-Overflow";
 
-/// Names (as Swift capitalises them: `X-Timestamp`, `ETag`, `X-Object-Meta-Color`) and values,
-/// in the order they were set.
+/// Names (capitalised as by Swift: `X-Timestamp`, `ETag`, `X-Object-Meta-Color`) and values, in the
+/// order they were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// Shared until one of the holders changes it.
+    /// Copy on write.
     items: Arc<Vec<(String, Vec<u8>)>>,
 }
 
@@ -38,7 +38,7 @@ impl Metadata {
         item.map(|(_, value)| value.as_slice())
     }
 
-    /// When the object expires (`X-Delete-At`), in seconds; none, or 0, is never.
+    /// Expiry time (`X-Delete-At`) in seconds; none or 0 is never.
     pub fn delete_at(&self) -> Option<u64> {
         let seconds = self.get_str("X-Delete-At")?.trim().parse().ok();
         seconds.filter(|&seconds| seconds != 0)
@@ -49,7 +49,7 @@ impl Metadata {
         self.get(name).and_then(|v| std::str::from_utf8(v).ok())
     }
 
-    /// As `get_str`, by a name in any case.
+    /// As `get_str`, by a case-insensitive name.
     pub fn get_ignore_case(&self, name: &str) -> Option<&[u8]> {
         let item = self
             .items
@@ -85,7 +85,7 @@ impl Metadata {
         self.items.is_empty()
     }
 
-    /// The pickle that Swift reads.
+    /// The pickle in Swift's format.
     pub fn to_pickle(&self) -> Vec<u8> {
         let pairs = self.items.iter().map(|(name, value)| {
             let value = if name == NAME {
@@ -98,7 +98,7 @@ impl Metadata {
         pickle::dump_byte_strings(pairs)
     }
 
-    /// Reads what Swift or `to_pickle` wrote.
+    /// Parses a pickle of Swift or of `to_pickle`.
     pub fn from_pickle(bytes: &[u8]) -> Result<Self, PickleError> {
         if let Some(pairs) = pickle::byte_strings(bytes) {
             let owned = |(name, value): (&str, &str)| {
@@ -141,7 +141,7 @@ impl<N: Into<String>, V: Into<Vec<u8>>> FromIterator<(N, V)> for Metadata {
     }
 }
 
-/// A name as it is held here.
+/// In-memory form of a name.
 fn name_from_disk(name: Value, by_python_3: bool) -> Result<String, PickleError> {
     let bytes = match name {
         Value::Bytes(bytes) if by_python_3 => from_disk(bytes),
@@ -153,7 +153,7 @@ fn name_from_disk(name: Value, by_python_3: bool) -> Result<String, PickleError>
     Ok(escaped.iter().copied().map(char::from).collect())
 }
 
-/// Each byte as the UTF-8 of the character of that number.
+/// Encodes each byte as the UTF-8 of the character with that number.
 fn to_disk(value: &[u8]) -> Vec<u8> {
     if value.is_ascii() {
         return value.to_vec();
@@ -162,7 +162,7 @@ fn to_disk(value: &[u8]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The reverse of `to_disk`; what it cannot have written stays as it is.
+/// The inverse of `to_disk`; other input is unchanged.
 fn from_disk(value: Vec<u8>) -> Vec<u8> {
     if value.is_ascii() {
         return value;
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
     }
 
-    /// XFS keeps attributes in an inode of 512 bytes up to 276 bytes of them: of each its name, its
+    /// XFS stores up to 276 bytes of attributes in an inode of 512 bytes: for each its name, its
     /// value and three bytes (`xfs_attr_shortform_bytesfit`).
     #[test]
     fn of_a_short_name_it_fits_into_an_inode() {
@@ -240,7 +240,7 @@ mod tests {
         };
         assert_eq!(pairs[1].0.as_bytes(), Some(latin_1_in_utf_8));
         assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
-        // ASCII, and still not as it is held.
+        // ASCII, but not in the in-memory form.
         let caret: Metadata = [("name", "/a/c/o"), ("X-Object-Meta-^094", "v")]
             .into_iter()
             .collect();

@@ -1,7 +1,7 @@
-//! Metadata larger than a file's extended attributes. ext4 gives an inode about 4 KB of them in
-//! all; Swift's limits allow more, and Swift itself answers 507 there.
+//! Overflow files: metadata larger than a file's extended attributes. ext4 gives an inode about 4
+//! KB of these in total; Swift's limits allow more, and Swift itself answers 507 there.
 //!
-//! The whole pickle then goes into a file of its own beside the one it belongs to,
+//! The whole pickle then goes into a file beside the one it belongs to,
 //!
 //! ```text
 //! <timestamp of the file>_<h>.overflow     h: 16 hex digits, the first bit set, the others
@@ -10,18 +10,18 @@
 //!
 //! and the attributes hold a *stub*: an ordinary metadata dictionary with what any reader needs
 //! (name, size, ETag, times, content type) and `X-Backend-Cairn-Overflow: <md5> <length>`. Swift
-//! reads a stub as an object with little metadata: its auditor and replicator find nothing
-//! wrong, and rsync carries both files.
+//! reads a stub as an object with little metadata: its auditor and replicator accept it, and rsync
+//! copies both files.
 //!
-//! Why that name: to Swift it is a timestamp with an unknown extension. Swift neither warns of
-//! such a file nor counts it in suffix hashes, and it removes it with whatever becomes older
-//! than it. The offset makes it newer than the file it belongs to and older than any later one,
-//! so it goes when an object is overwritten or deleted, and not before. It takes its name from
-//! its content: two files of one time never share it by mistake, and a copy is known to be whole.
+//! The name: to Swift it is a timestamp with an unknown extension. Swift neither warns of such a
+//! file nor includes it in suffix hashes, and removes it once it is older than the valid version.
+//! The offset makes it newer than the file it belongs to and older than any later one, so it is
+//! removed when, and only when, an object is overwritten or deleted. Its name depends on its
+//! content: two files with one timestamp never share it by mistake, and a copy can be verified.
 //!
 //! Crash safety: the overflow file is published, durably, before the file with the stub. A crash
-//! between the two leaves an overflow file that nothing refers to; it is removed when it is an
-//! hour old and its directory is cleaned up.
+//! between the two leaves an unreferenced overflow file; it is removed when its directory is
+//! cleaned up an hour later.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -38,12 +38,12 @@ use crate::metadata::{Metadata, OVERFLOW};
 use crate::staged_file::{Reserve, StagedFile, just_link};
 use crate::xattr::{self, XattrError};
 
-/// A pickle larger than this is refused, here as there.
-const PICKLE_MAX: usize = 1 << 20;
-/// A file that nothing refers to may still belong to a writer that is about to publish.
-const ORPHAN_AGE: Duration = Duration::from_secs(3600);
-/// What a stub keeps, in the order in which it is given up again where even that is too much.
-const STUB: [&str; 14] = [
+/// Maximum size of a pickle, as in Swift.
+const PICKLE_MAX_BYTES: usize = 1 << 20;
+/// Minimum age of an unreferenced file: its writer may be about to publish.
+const ORPHAN_AGE_MIN: Duration = Duration::from_secs(3600);
+/// Items of a stub, in the order in which they are dropped if even the stub is too large.
+const STUB_ITEMS: [&str; 14] = [
     "name",
     "X-Timestamp",
     "Content-Length",
@@ -60,7 +60,7 @@ const STUB: [&str; 14] = [
     "Content-Type",
 ];
 
-/// Writes `metadata` to a staged file, with an overflow file where it has to be.
+/// Writes `metadata` to a staged file, with an overflow file if necessary.
 pub(crate) fn write_metadata(
     disk: &Disk,
     policy: PolicyIndex,
@@ -72,7 +72,7 @@ pub(crate) fn write_metadata(
     let pickle = metadata.to_pickle();
     match xattr::write_pickle(staged.as_fd(), &pickle) {
         Ok(()) => return Ok(()),
-        Err(XattrError::TooLarge) if pickle.len() <= PICKLE_MAX => {}
+        Err(XattrError::TooLarge) if pickle.len() <= PICKLE_MAX_BYTES => {}
         Err(error) => return Err(write_error(error)),
     }
     let md5 = xattr::md5(&pickle);
@@ -82,8 +82,8 @@ pub(crate) fn write_metadata(
     overflow.publish(hash_dir, &file_name(timestamp, &md5), just_link)?;
 
     let note = format!("{} {length}", xattr::hex(&md5));
-    for kept in (STUB.len() - 1..=STUB.len()).rev() {
-        let mut stub: Metadata = STUB[..kept]
+    for kept in (STUB_ITEMS.len() - 1..=STUB_ITEMS.len()).rev() {
+        let mut stub: Metadata = STUB_ITEMS[..kept]
             .iter()
             .filter_map(|name| metadata.get(name).map(|value| (*name, value.to_vec())))
             .collect();
@@ -112,15 +112,15 @@ fn file_name(timestamp: Timestamp, md5: &[u8; 16]) -> String {
     format!("{}.overflow", timestamp.with_offset(offset).internal())
 }
 
-/// Why a stub's other half cannot be had.
+/// Reasons why a stub's overflow file cannot be read.
 #[derive(Debug)]
 pub(crate) enum OverflowError {
-    /// Not there: on its way with rsync, or lost.
+    /// Missing: not yet copied by rsync, or lost.
     Missing,
     Damaged(String),
 }
 
-/// What a file's attributes say, completed from the overflow file where they are a stub.
+/// Completes a file's metadata from the overflow file if it is a stub.
 pub(crate) fn complete(
     dir: BorrowedFd<'_>,
     timestamp: Timestamp,
@@ -136,7 +136,7 @@ pub(crate) fn complete(
             let md5 = cairn_types::ObjectHash::from_hex(md5)?.0;
             Some((md5, length.parse::<usize>().ok()?))
         })
-        .filter(|(_, length)| *length <= PICKLE_MAX)
+        .filter(|(_, length)| *length <= PICKLE_MAX_BYTES)
         .ok_or_else(|| damaged("malformed note"))?;
     let pickle = read_file(dir, &file_name(timestamp, &md5), length)?;
     if pickle.len() != length || xattr::md5(&pickle) != md5 {
@@ -155,7 +155,7 @@ fn read_file(dir: BorrowedFd<'_>, name: &str, length: usize) -> Result<Vec<u8>, 
         Errno::NOENT => OverflowError::Missing,
         errno => OverflowError::Damaged(format!("metadata overflow: {errno}")),
     })?;
-    // One byte more than expected tells that there is more.
+    // One byte more than expected detects a longer file.
     let mut bytes = vec![0; length + 1];
     let mut at = 0;
     while at < bytes.len() {
@@ -170,8 +170,8 @@ fn read_file(dir: BorrowedFd<'_>, name: &str, length: usize) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// Is this overflow file, chosen by nobody as obsolete, left over from a crash? `owners`: the
-/// files that count in its directory.
+/// Whether an overflow file not chosen as obsolete is a leftover of a crash. `owners` are the valid
+/// files of its directory.
 pub(crate) fn is_orphan(
     disk: &Disk,
     dir: BorrowedFd<'_>,
@@ -185,10 +185,10 @@ pub(crate) fn is_orphan(
     let Ok(stat) = rustix::fs::statat(dir, &*file.name, AtFlags::SYMLINK_NOFOLLOW) else {
         return false;
     };
-    is_older_than(disk.now(), stat.st_ctime, ORPHAN_AGE)
+    is_older_than(disk.now(), stat.st_ctime, ORPHAN_AGE_MIN)
 }
 
-/// Has a moment, both in seconds since the epoch, been so long ago?
+/// Whether a time in seconds since the epoch is at least `age` before `now`.
 pub(crate) fn is_older_than(now: i64, seconds: i64, age: Duration) -> bool {
     now.saturating_sub(seconds) > age.as_secs() as i64
 }

@@ -1,5 +1,5 @@
-//! The lock of a partition directory (`<partition>/.lock`, flock), which Swift's replicator and
-//! servers take around changes to `hashes.pkl` and `hashes.invalid`.
+//! Lock of a partition directory (`flock` of `<partition>/.lock`), which Swift's replicator and
+//! servers hold around changes to `hashes.pkl` and `hashes.invalid`.
 
 use std::os::fd::OwnedFd;
 use std::sync::MutexGuard;
@@ -13,31 +13,31 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::staged_file::make_dirs;
 
-/// Swift's own patience with this lock.
-const TIMEOUT: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(2);
+/// Swift's timeout for this lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Held until dropped.
+/// Guard of the lock.
 pub(crate) struct PartitionLock<'a> {
     _file: OwnedFd,
-    /// Our own threads queue up here and do not poll each other's lock.
+    /// Serialises our own threads, so that they do not poll each other's lock.
     _threads: MutexGuard<'a, ()>,
 }
 
 impl<'a> PartitionLock<'a> {
-    /// Makes the partition's directory where it is missing.
+    /// Acquires the lock; creates a missing partition directory.
     pub(crate) fn acquire(disk: &'a Disk, partition_dir: &str) -> Result<Self, DiskError> {
         let threads = disk.partition_mutex(partition_dir);
         let path = format!("{partition_dir}/.lock");
         let mut file = open_lock(disk, partition_dir, &path)?;
-        let deadline = Instant::now() + TIMEOUT;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // The partition was removed while we waited: this lock locks nothing any more.
+                // The partition was removed while we waited: this lock is void.
                 Ok(()) if is_unlinked(&file) => file = open_lock(disk, partition_dir, &path)?,
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                    thread::sleep(RETRY);
+                    thread::sleep(RETRY_INTERVAL);
                 }
                 Err(errno) => return Err(DiskError::from_errno("lock", path, errno)),
             }

@@ -1,11 +1,11 @@
-//! Reading an open object's content in chunks.
+//! Streaming reads of an open object's content.
 //!
-//! What the kernel has in memory is read at once, by the caller's own thread, with a call that
-//! never waits for a disk. Everything else is an operation on the device's thread; content that
-//! is to be checked is read and hashed there, one chunk ahead of the consumer.
+//! Cached content is read at once, on the caller's thread, by a call that never blocks on a disk.
+//! Everything else is an operation on the device's thread; content to be verified is read and
+//! hashed there, one chunk ahead of the consumer.
 //!
-//! Content that is not to stay in the kernel's memory leaves it behind the reader, a window at a
-//! time: each time costs the kernel a walk through what its processors have just added.
+//! Content that is not to stay in the page cache is dropped behind the reader, one window at a
+//! time: each call costs the kernel a drain of its per-CPU page lists.
 
 use std::future::Future;
 use std::io::IoSliceMut;
@@ -28,16 +28,16 @@ use crate::engine::{Check, ObjectEngine, ObjectKey, PageCache, Source, StoredCon
 use crate::error::DiskError;
 use crate::xattr;
 
-/// How much of what is not in memory is asked for at once.
-const READ_AHEAD: u64 = 2 << 20;
+/// Read-ahead in bytes for content that is not cached.
+const READ_AHEAD_BYTES: u64 = 2 << 20;
 
-/// Large content that is read again within so long stays in the kernel's memory.
-const READ_AGAIN: Duration = Duration::from_secs(300);
+/// Interval within which a second read keeps large content in the page cache.
+const READ_AGAIN_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Streams a range of an object. Read whole, the content is held against the ETag, or against
-/// what was held against it a while ago (`verified.rs`): the last chunk of what fails is withheld
-/// and an error comes in its place (unless the content is [`StoredContent::given_unsound`]); by its
-/// ETag, it is quarantined.
+/// Streams a range of an object. Whole content is verified by its ETag, or by the CRC-32 of an
+/// earlier verification (`verified.rs`): on a mismatch the last chunk is withheld and an error
+/// takes its place (unless the content is [`StoredContent::given_unsound`]); a mismatch of the ETag
+/// also quarantines it.
 pub struct ObjectReader {
     device: Arc<Device>,
     engine: Arc<dyn ObjectEngine>,
@@ -45,15 +45,15 @@ pub struct ObjectReader {
     etag: String,
     content: StoredContent,
     chunk_size: u64,
-    /// Next byte to ask the device for, and the end.
+    /// Next byte to request from the device, and the end.
     next: u64,
     end: u64,
-    /// The kernel's memory may hold what lies between this and `next`, and nobody wants it there.
+    /// Start of the range up to `next` that the page cache may hold and nobody needs.
     held: u64,
     pub(crate) stays_cached: bool,
     hashing: Option<Hashing>,
-    /// Content that was hashed a while ago: what its CRC-32 was, and that of what was read.
-    like: Option<(u32, crc32fast::Hasher)>,
+    /// CRC-32 of an earlier verification, and that of the bytes read so far.
+    earlier: Option<(u32, crc32fast::Hasher)>,
     ahead: Option<Run<Chunk>>,
 }
 
@@ -62,7 +62,7 @@ struct Chunk {
     hashing: Option<Hashing>,
 }
 
-/// Content that is held against its ETag, up to the byte that was read last.
+/// Hashes of the bytes read so far, for verification by the ETag.
 #[derive(Default)]
 struct Hashing {
     md5: Md5,
@@ -70,7 +70,7 @@ struct Hashing {
 }
 
 impl ObjectReader {
-    /// `range`: within the content.
+    /// Creates a reader of `range`, which must be within the content.
     pub fn new(
         device: Arc<Device>,
         engine: Arc<dyn ObjectEngine>,
@@ -85,7 +85,7 @@ impl ObjectReader {
             PageCache::Stays => true,
             PageCache::StaysIfReadAgain => content.identity.is_none_or(|file| {
                 let (reads, read) = (&device.state.large_reads, (file, range.start));
-                let is_again = reads.is_fresh(&read, READ_AGAIN);
+                let is_again = reads.is_fresh(&read, READ_AGAIN_INTERVAL);
                 reads.insert(&read);
                 is_again
             }),
@@ -102,8 +102,8 @@ impl ObjectReader {
             stays_cached,
             end: range.end.min(content.size),
             hashing: (is_whole && content.check == Check::Md5).then(Hashing::default),
-            like: match content.check {
-                Check::Like(known) if is_whole => Some((known, crc32fast::Hasher::new())),
+            earlier: match content.check {
+                Check::Crc32(known) if is_whole => Some((known, crc32fast::Hasher::new())),
                 _ => None,
             },
             ahead: None,
@@ -124,10 +124,10 @@ impl ObjectReader {
         Ok(chunk)
     }
 
-    /// Holds what was read whole against what was hashed a while ago, with its last chunk. What
-    /// differs is hashed by the next who reads it.
+    /// Compares the CRC-32 with that of the earlier verification at the last chunk. After a
+    /// mismatch the next reader verifies by the ETag.
     fn compare(&mut self, bytes: &Bytes) -> Result<(), DiskError> {
-        let Some((known, checksum)) = &mut self.like else {
+        let Some((known, checksum)) = &mut self.earlier else {
             return Ok(());
         };
         checksum.update(bytes);
@@ -162,7 +162,7 @@ impl ObjectReader {
         Ok(Some(chunk.bytes))
     }
 
-    /// The part of the next chunk that is in the page cache, where nothing is to be hashed.
+    /// The cached part of the next chunk, if nothing must be hashed.
     fn read_cached(&mut self) -> Option<Bytes> {
         if self.hashing.is_some() {
             return None;
@@ -174,7 +174,7 @@ impl ObjectReader {
         }
         let read = match &self.content.source {
             Source::Memory(bytes) => Ok(slice(bytes, self.next, len)),
-            // Zero bytes: the file is shorter than it was. The device's thread will see to it.
+            // Zero bytes: the file was truncated; the device's thread handles that.
             Source::File { file, offset } => read_with(len, |into| {
                 let mut into = [IoSliceMut::new(into)];
                 let offset = offset + self.next;
@@ -204,15 +204,16 @@ impl ObjectReader {
         } else {
             String::new()
         };
-        // Nothing to hash means that what follows can be read without this thread, once it is in
-        // memory.
-        let will_need = hashing.is_none().then(|| READ_AHEAD.min(self.end - at));
+        // Without hashing, later chunks can be read inline once they are cached.
+        let will_need = hashing
+            .is_none()
+            .then(|| READ_AHEAD_BYTES.min(self.end - at));
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
                 match engine.quarantine(disk, &key, &content.suspect, &reason)? {
                     true => Err(DiskError::Quarantined(reason)),
-                    // Something else is in its place, of which nothing is known.
+                    // Replaced meanwhile by content of unknown state.
                     false => Err(DiskError::StateChanged),
                 }
             };
@@ -268,10 +269,9 @@ impl ObjectReader {
         }));
     }
 
-    /// What the kernel need not hold any longer for one who has come to `at`, where that is a
-    /// window or more.
+    /// The range before `at` that can be dropped, if it is at least a window.
     fn passed(&mut self, at: u64) -> Option<Range<u64>> {
-        if self.stays_cached || at - self.held < READ_AHEAD {
+        if self.stays_cached || at - self.held < READ_AHEAD_BYTES {
             return None;
         }
         let passed = self.held..at;
@@ -282,13 +282,13 @@ impl ObjectReader {
 
 impl Drop for ObjectReader {
     fn drop(&mut self) {
-        // With what was asked for and not read, where the client has left.
-        let end = (self.next + READ_AHEAD).min(self.end);
+        // Includes read-ahead that an aborted client did not consume.
+        let end = (self.next + READ_AHEAD_BYTES).min(self.end);
         if self.stays_cached || self.held >= end {
             return;
         }
         let (content, held) = (self.content.clone(), self.held);
-        // Nobody waits for it, and a device that has too much to do is not asked.
+        // Not awaited, and skipped by an overloaded device.
         drop(self.device.read(move |_| {
             advise(&content, held..end, Advice::DontNeed);
             Ok(())
@@ -296,7 +296,7 @@ impl Drop for ObjectReader {
     }
 }
 
-/// Tells the kernel about a range of the content. Only advice: what it makes of it is its own.
+/// Advises the kernel about a range of the content; errors do not matter.
 fn advise(content: &StoredContent, range: Range<u64>, advice: Advice) {
     if let Source::File { file, offset } = &content.source
         && let Some(len) = NonZero::new(range.end - range.start)
@@ -311,7 +311,7 @@ fn slice(bytes: &Bytes, at: u64, len: usize) -> Bytes {
     bytes.slice(at..at.saturating_add(len).min(bytes.len()))
 }
 
-/// Waits for a future on this thread: for callers that have no runtime.
+/// Blocks the current thread on a future, for callers without a runtime.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     use std::task::{Context, Poll, Wake, Waker};
     struct Unpark(std::thread::Thread);

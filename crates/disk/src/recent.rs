@@ -1,7 +1,8 @@
-//! When a file was read last: a large object that is read again stays in the page cache.
+//! Set-associative cache of recent events by key, for instance the last read of a file: a large
+//! object that is read again stays in the page cache.
 //!
-//! A file is known by device, inode, size, modification and change time: any write to it, also
-//! of its attributes, moves the change time and so makes it another one.
+//! A file's key is device, inode, size, modification and change time: any write to it or to its
+//! attributes changes the last.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::marker::PhantomData;
@@ -11,13 +12,13 @@ use std::time::{Duration, Instant};
 use cairn_types::plant;
 use rustix::fs::Stat;
 
-/// Places that a key may have.
+/// Entries per bucket.
 const WAYS: usize = 4;
-/// Of a place, for the second; the rest are the key's print.
-const SECOND_BITS: u32 = 24;
-const SECONDS: u64 = (1 << SECOND_BITS) - 1;
+/// Bits of an entry for its time in seconds; the rest are the key's fingerprint.
+const TIME_BITS: u32 = 24;
+const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 
-/// One content of one file.
+/// Identity of one content of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileIdentity {
     device: u64,
@@ -29,7 +30,7 @@ pub(crate) struct FileIdentity {
 
 impl FileIdentity {
     pub(crate) fn of(stat: &Stat) -> Self {
-        // The simulator's rot is a write, and would move the change time, as a disk's does not.
+        // The simulator's rot is a write and would change the change time, unlike a disk's.
         let changed = match plant::ARE_COMPILED {
             true => (0, 0),
             false => (stat.st_ctime, stat.st_ctime_nsec as i64),
@@ -57,58 +58,61 @@ impl FileIdentity {
     }
 }
 
-/// When something was last done with each of so many files, or parts of them: eight bytes for
-/// each. A key is known by forty bits of its hash, and goes for four newer ones of the same place.
+/// Times of the last event per key, in a bounded cache of eight bytes per entry. A key is
+/// represented by a 40-bit fingerprint of its hash, and evicted by four newer ones in its bucket.
 pub(crate) struct Recent<K> {
-    places: Box<[[AtomicU64; WAYS]]>,
+    buckets: Box<[[AtomicU64; WAYS]]>,
     started: Instant,
     key: PhantomData<fn(K)>,
 }
 
 impl<K: Hash> Recent<K> {
-    /// At most so many are remembered.
+    /// Creates a cache of this capacity.
     pub(crate) fn new(entries: usize) -> Self {
-        let place = |_| std::array::from_fn(|_| AtomicU64::new(0));
+        let bucket = |_| std::array::from_fn(|_| AtomicU64::new(0));
         Recent {
-            places: (0..entries.div_ceil(WAYS).max(1)).map(place).collect(),
+            buckets: (0..entries.div_ceil(WAYS).max(1)).map(bucket).collect(),
             started: Instant::now(),
             key: PhantomData,
         }
     }
 
-    /// Whether it was done within `interval`, in whole seconds.
+    /// Whether the last event was within `interval`, in whole seconds.
     pub(crate) fn is_fresh(&self, key: &K, interval: Duration) -> bool {
-        let (place, print) = self.place(key);
-        let noted = place.iter().map(|entry| entry.load(Ordering::Relaxed));
-        let mut noted = noted.filter(|entry| entry & !SECONDS == print);
+        let (bucket, fingerprint) = self.bucket(key);
+        let noted = bucket.iter().map(|entry| entry.load(Ordering::Relaxed));
+        let mut noted = noted.filter(|entry| entry & !TIME_MASK == fingerprint);
         noted.any(|entry| self.age(entry) < interval.as_secs())
     }
 
     pub(crate) fn insert(&self, key: &K) {
-        let (place, print) = self.place(key);
+        let (bucket, fingerprint) = self.bucket(key);
         let age = |entry: &&AtomicU64| match entry.load(Ordering::Relaxed) {
-            entry if entry & !SECONDS == print => u64::MAX,
+            entry if entry & !TIME_MASK == fingerprint => u64::MAX,
             0 => u64::MAX - 1,
             entry => self.age(entry),
         };
-        if let Some(oldest) = place.iter().max_by_key(age) {
-            oldest.store(print | self.second(), Ordering::Relaxed);
+        if let Some(oldest) = bucket.iter().max_by_key(age) {
+            oldest.store(fingerprint | self.second(), Ordering::Relaxed);
         }
     }
 
-    fn place(&self, key: &K) -> (&[AtomicU64; WAYS], u64) {
+    fn bucket(&self, key: &K) -> (&[AtomicU64; WAYS], u64) {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-        // A print of nought would look like an empty entry.
-        let print = (hash | 1 << SECOND_BITS) & !SECONDS;
-        (&self.places[hash as usize % self.places.len()], print)
+        // A fingerprint of zero would look like an empty entry.
+        let fingerprint = (hash | 1 << TIME_BITS) & !TIME_MASK;
+        (
+            &self.buckets[hash as usize % self.buckets.len()],
+            fingerprint,
+        )
     }
 
     fn second(&self) -> u64 {
-        self.started.elapsed().as_secs() & SECONDS
+        self.started.elapsed().as_secs() & TIME_MASK
     }
 
     fn age(&self, entry: u64) -> u64 {
-        self.second().wrapping_sub(entry) & SECONDS
+        self.second().wrapping_sub(entry) & TIME_MASK
     }
 }
 

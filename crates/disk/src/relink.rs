@@ -1,8 +1,8 @@
-//! Objects between two numbers of partitions. When a ring gets twice as many, each object's
-//! partition is another one, and the device that has it the same: its files get a second name
-//! (a hard link) in the new partition before the ring changes, and lose the old one after.
+//! Relinking of Swift's layout when a ring's partitions double: each object changes its partition
+//! but not its device, so its files get a second name (a hard link) in the new partition before the
+//! ring changes, and lose the old one after.
 //!
-//! A name is removed only when the other is durable: the caller syncs in between, once for many.
+//! A name is removed only once the other is durable: the caller syncs in between, once for many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
@@ -17,12 +17,12 @@ use crate::engine::{Collision, Move, OldNames, Relinked};
 use crate::error::DiskError;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
-use crate::replication::{TOGETHER, list_suffixes, names_of};
+use crate::replication::{OBJECTS_PER_LOCK_MAX, list_suffixes, names_of};
 use crate::staged_file::{self, Linked, move_aside, open_dir, remove_dir, remove_file};
 use crate::suffix_hashes::{invalidating_durably, note_durably};
 
 /// Files of a partition that are not objects'; the locks last.
-const OWN_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];
+const PARTITION_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];
 
 fn old_dir(object: &Move) -> String {
     hash_dir(object.policy, object.from, object.hash)
@@ -32,7 +32,7 @@ fn new_dir(object: &Move) -> String {
     hash_dir(object.policy, object.to, object.hash)
 }
 
-/// Gives what counts of objects its name in the new partition, and tells of each what was done.
+/// Links the valid files of objects into their new partitions; one result per object.
 pub(crate) fn link(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -41,7 +41,7 @@ pub(crate) fn link(
 ) -> Result<Vec<Relinked>, DiskError> {
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (number, object) in objects.iter().enumerate() {
-        // The new place first: the old one is then never the cleaner of the two.
+        // New partition first, so that the old one is never the cleaner of the two.
         engine.clean_up(disk, object.policy, object.to, object.hash)?;
         engine.clean_up(disk, object.policy, object.from, object.hash)?;
         if !names_of(disk, &old_dir(object))?.is_empty() {
@@ -51,7 +51,7 @@ pub(crate) fn link(
     }
     let mut done = vec![Relinked::default(); objects.len()];
     for (place, numbers) in places {
-        for numbers in numbers.chunks(TOGETHER) {
+        for numbers in numbers.chunks(OBJECTS_PER_LOCK_MAX) {
             let here: Vec<&Move> = numbers.iter().map(|n| &objects[*n]).collect();
             let linked = link_into(disk, &place, &here, collision)?;
             for (number, linked) in numbers.iter().zip(linked) {
@@ -67,8 +67,8 @@ pub(crate) fn link(
     Ok(done)
 }
 
-/// Links objects of one new partition. The notes of their suffixes are on disk before the links:
-/// after a power cut that left a link without its note, nobody would hash it again, nor link it.
+/// Links objects of one new partition. Suffixes are invalidated durably first: a link that outlives
+/// a power cut without its note would never be hashed, nor linked again.
 fn link_into(
     disk: &Disk,
     partition: &str,
@@ -81,7 +81,7 @@ fn link_into(
     for object in objects {
         let old = names_of(disk, &old_dir(object))?;
         let new = names_of(disk, &new_dir(object))?;
-        let names = that_count(&old, &new);
+        let names = valid_names(&old, &new);
         if names.iter().any(|name| !new.contains(name)) {
             suffixes.push(object.hash.suffix());
         }
@@ -99,8 +99,8 @@ fn link_into(
     Ok(linked.collect())
 }
 
-/// Those of the old place's names that count beside the new one's.
-fn that_count(old: &[String], new: &[String]) -> Vec<String> {
+/// Old names that are valid beside the new ones.
+fn valid_names(old: &[String], new: &[String]) -> Vec<String> {
     let all: BTreeSet<&String> = old.iter().chain(new).collect();
     let files = choose_files(all.iter().filter_map(|name| FileEntry::parse(name)));
     let obsolete: BTreeSet<&str> = files.obsolete.iter().map(|e| e.name.as_str()).collect();
@@ -133,7 +133,7 @@ fn link_file(
 ) -> Result<Linked, DiskError> {
     let (from, to) = (old_dir(object), new_dir(object));
     let linked = staged_file::link_file(disk, &from, &to, name)?;
-    // Tombstones of one time say the same, whoever wrote them.
+    // Tombstones with one timestamp are equivalent.
     if linked != Linked::Other || name.ends_with(".ts") || collision == Collision::KeepNew {
         return Ok(linked);
     }
@@ -159,19 +159,19 @@ fn link_file(
     }
 }
 
-/// Makes what was linked durable: to be called before [`unlink`].
+/// Makes the links durable; to be called before [`unlink`].
 pub(crate) fn sync(disk: &Disk) -> Result<(), DiskError> {
     if disk.config().unsafe_no_fsync {
         return Ok(());
     }
-    // One syncfs is not enough: without a journal ext4 writes the names after it has flushed the disk.
+    // One syncfs is not enough: without a journal ext4 writes the names after flushing the disk.
     sync_all(disk.fd()).map_err(|errno| DiskError::from_errno("sync", "", errno))
 }
 
-/// Removes old names, which [`link`] told, of objects of one partition; how many.
+/// Removes old names returned by [`link`], of objects in one partition. Returns their number.
 pub(crate) fn unlink(disk: &Disk, objects: &[(Move, OldNames)]) -> Result<usize, DiskError> {
     let mut removed = 0;
-    for together in objects.chunks(TOGETHER) {
+    for together in objects.chunks(OBJECTS_PER_LOCK_MAX) {
         let Some((first, _)) = together.first() else {
             break;
         };
@@ -202,7 +202,7 @@ fn unlink_one(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, Dis
     Ok(names.len())
 }
 
-/// Removes a partition that nothing is left in; false where something is.
+/// Removes an empty partition; false if it is not empty.
 pub(crate) fn remove_empty(
     disk: &Disk,
     policy: PolicyIndex,
@@ -216,7 +216,7 @@ pub(crate) fn remove_empty(
         return Ok(true);
     };
     let _lock = PartitionLock::acquire(disk, &dir)?;
-    for name in OWN_FILES {
+    for name in PARTITION_FILES {
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }
@@ -240,11 +240,11 @@ mod tests {
 
     const POLICY: PolicyIndex = PolicyIndex(0);
 
-    fn ground() -> (tempfile::TempDir, Disk, DiskFileEngine) {
-        ground_on(None)
+    fn setup() -> (tempfile::TempDir, Disk, DiskFileEngine) {
+        setup_on(None)
     }
 
-    fn ground_on(machine: Option<Arc<dyn Machine>>) -> (tempfile::TempDir, Disk, DiskFileEngine) {
+    fn setup_on(machine: Option<Arc<dyn Machine>>) -> (tempfile::TempDir, Disk, DiskFileEngine) {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("d")).unwrap();
         let mut config = DevicesConfig::new(root.path());
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn linked_then_unlinked() {
-        let (root, disk, engine) = ground();
+        let (root, disk, engine) = setup();
         let object = object();
         assert_eq!((object.from, object.to), (8, 16));
         assert_eq!(Move::to_power(POLICY, object.hash, 16, 5), None);
@@ -302,11 +302,11 @@ mod tests {
         assert_eq!(fs::read_to_string(new).unwrap(), META);
     }
 
-    /// Links and removals alike: after a power cut between the two, the note is there.
+    /// For links and removals alike: the note survives a power cut in between.
     #[test]
     fn noted_before_anything_moves() {
         let watching = Arc::new(Watching::default());
-        let (root, disk, engine) = ground_on(Some(watching.clone()));
+        let (root, disk, engine) = setup_on(Some(watching.clone()));
         let object = object();
         let (old, new) = (
             path(root.path(), &object, 8, DATA),
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_is_newer_in_the_new_partition_counts() {
-        let (root, disk, engine) = ground();
+        let (root, disk, engine) = setup();
         let object = object();
         fs::write(path(root.path(), &object, 8, OLD), "old").unwrap();
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn collisions() {
-        let (root, disk, engine) = ground();
+        let (root, disk, engine) = setup();
         let object = object();
         fs::write(path(root.path(), &object, 8, DATA), "old").unwrap();
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();

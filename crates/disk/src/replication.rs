@@ -1,10 +1,10 @@
-//! What replication needs of a disk besides suffix hashes: which partitions there are, what they
-//! hold, locks that keep two servers from handing a partition to each other, and the removal of
-//! a partition that was handed over.
+//! Replication on Swift's layout, except suffix hashes: listing partitions and their objects, locks
+//! that keep two servers from handing a partition to each other, and the removal of a partition
+//! that was handed over.
 //!
-//! Swift removes such a partition whole. An object written to it after its content was sent
-//! would go with it; here only the files that were there when sending began are removed, under
-//! the lock that writers take, and a directory in which anything has changed stays.
+//! Swift removes such a partition whole, including an object written to it after its content was
+//! sent. Here only the files present when sending began are removed, under the writers' lock, and a
+//! directory with any change stays.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
 use crate::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 
-/// The partitions of a policy on this disk, in order. Makes the policy's directory, where rsync
-/// puts what it brings, and removes files that lie in a partition's place.
+/// Partitions of a policy on this disk, in order. Creates the policy's directory, into which rsync
+/// writes, and removes files in place of partitions.
 pub(crate) fn list_partitions(disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
     let objects = policy.dir("objects");
     make_dirs(disk, &objects)?;
@@ -62,7 +62,7 @@ fn is_file(disk: &Disk, path: &str) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
-/// The suffixes of a partition, in order.
+/// Suffixes of a partition, in order.
 pub(crate) fn list_suffixes(
     disk: &Disk,
     policy: PolicyIndex,
@@ -77,7 +77,7 @@ pub(crate) fn list_suffixes(
     Ok(suffixes)
 }
 
-/// The objects of a suffix, in order.
+/// Objects of a suffix, in order.
 pub(crate) fn list_hashes(
     disk: &Disk,
     policy: PolicyIndex,
@@ -97,9 +97,8 @@ pub(crate) fn list_hashes(
     Ok(hashes)
 }
 
-/// What a suffix has to offer to another replica; of an erasure-coded policy, which fragments.
-/// Cleans up on its way; a suffix with nothing in
-/// it is to be hashed again.
+/// Offers of a suffix to another replica; in an erasure-coded policy, for the fragment. Cleans up;
+/// an empty suffix is invalidated.
 pub(crate) fn list_offers(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -141,8 +140,8 @@ fn offer(hash: ObjectHash, files: &OnDiskFiles) -> Option<Offer> {
     })
 }
 
-/// What is there of an object that somebody offers; `None`: nothing that counts. The object is
-/// opened, so that a broken one is found, and asked for.
+/// Local state of an object offered by another replica; `None` if it has no valid version. Opens
+/// the object, so that a broken one is detected and requested.
 pub(crate) fn held(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -187,9 +186,8 @@ fn held_of(
     }
 }
 
-/// As [`held`], of an erasure-coded policy: what is there of the fragment `index`, where
-/// somebody offers theirs. One that is here and not durable, but is where it comes from, becomes
-/// durable.
+/// As [`held`], for the fragment `index` of an erasure-coded policy. A local non-durable fragment
+/// that is durable at the sender becomes durable.
 pub(crate) fn held_fragment(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -210,7 +208,7 @@ pub(crate) fn held_fragment(
         return Ok(held);
     }
     if !offer.is_durable {
-        // Ours is as good, whatever older one counts.
+        // Ours is as good as theirs, whatever older version is valid.
         let held = held.unwrap_or(Held {
             data: offer.data,
             meta: None,
@@ -230,7 +228,7 @@ pub(crate) fn held_fragment(
     let durable = engine.make_durable(disk, &key, offer.data, index);
     match durable.and_then(|step| step.finish(disk)) {
         Ok(()) => look(),
-        // Then it is asked for.
+        // It is requested instead.
         Err(error) => {
             let (device, hash) = (disk.name(), offer.hash.hex());
             tracing::error!(device, hash, index, %error, "fragment not made durable");
@@ -239,7 +237,7 @@ pub(crate) fn held_fragment(
     }
 }
 
-/// Opens what is to be sent. `inline_limit`: objects up to this size are read along, and checked.
+/// Opens an object for sending. Objects of up to `inline_limit` bytes are read and verified.
 pub(crate) fn open_to_send(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -268,8 +266,8 @@ pub(crate) fn open_to_send(
     }
 }
 
-/// So many objects change under one lock, with one sync of the notes of their suffixes.
-pub(crate) const TOGETHER: usize = 64;
+/// Maximum objects changed under one lock, with one sync of their suffixes' notes.
+pub(crate) const OBJECTS_PER_LOCK_MAX: usize = 64;
 
 /// The objects of a partition, each with the names of its files.
 pub(crate) fn contents(
@@ -287,13 +285,13 @@ pub(crate) fn contents(
     Ok(contents.into_iter().collect())
 }
 
-/// The state of an object: the names of its files in order, ended by zeros.
+/// State of an object: its file names in order, NUL-terminated.
 pub(crate) fn state_of(names: &[String]) -> ObjectState {
     let ended = names.iter().flat_map(|name| [name.as_bytes(), b"\0"]);
     ObjectState::new(ended.collect::<Vec<_>>().concat())
 }
 
-/// Removes objects of a partition that are still as they were; how many.
+/// Removes unchanged objects of a partition; returns their number.
 pub(crate) fn remove_contents(
     disk: &Disk,
     policy: PolicyIndex,
@@ -302,7 +300,7 @@ pub(crate) fn remove_contents(
 ) -> Result<usize, DiskError> {
     let dir = partition_dir(policy, partition);
     let mut removed = 0;
-    for together in chosen.chunks(TOGETHER) {
+    for together in chosen.chunks(OBJECTS_PER_LOCK_MAX) {
         let mut suffixes: Vec<&str> = together.iter().map(|(suffix, ..)| *suffix).collect();
         suffixes.dedup();
         let _lock = invalidating_durably(disk, &dir, &suffixes)?;
@@ -316,8 +314,8 @@ pub(crate) fn remove_contents(
     Ok(removed)
 }
 
-/// Removes fragments, or tombstones, that have been handed over, and the objects' directories
-/// where nothing is left.
+/// Removes fragments, or tombstones, that have been handed over, and object directories that become
+/// empty.
 pub(crate) fn purge(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -326,7 +324,7 @@ pub(crate) fn purge(
     purge: &Purge,
 ) -> Result<(), DiskError> {
     let dir = partition_dir(policy, partition);
-    for together in purge.reverted.chunks(TOGETHER) {
+    for together in purge.reverted.chunks(OBJECTS_PER_LOCK_MAX) {
         for one in together {
             engine.clean_up(disk, policy, partition, one.hash)?;
         }
@@ -395,9 +393,9 @@ pub(crate) fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError>
     Ok(names)
 }
 
-/// Removes an object's directory if it has these files and no others. Files get their names
-/// under the partition's lock: none can come between the look and the removal. What is left of
-/// the suffix is to be hashed again: others must not take us to have this object.
+/// Removes an object's directory if it has exactly these files. Names are created under the
+/// partition's lock, so none can appear between the check and the removal. The suffix is
+/// invalidated: others must not assume that we have this object.
 pub(crate) fn remove_unchanged(
     disk: &Disk,
     policy: PolicyIndex,
@@ -427,7 +425,7 @@ fn remove_files(disk: &Disk, dir: &str, state: &ObjectState) -> Result<bool, Dis
     Ok(remove_dir(disk, dir))
 }
 
-/// Removes a partition in which no object is left; false where there is one.
+/// Removes a partition without objects; false if it has some.
 pub(crate) fn remove_partition(
     disk: &Disk,
     policy: PolicyIndex,
@@ -445,7 +443,7 @@ pub(crate) fn remove_partition(
             return Ok(false);
         }
     }
-    // What is left are hashes and locks: the hashes go before the notes of what has changed in them.
+    // The rest are hashes and locks: hashes are removed before the notes that invalidate them.
     let mut names = list(disk, &dir)?;
     names.sort_by(|one, other| other.cmp(one));
     for name in names {
@@ -458,7 +456,7 @@ pub(crate) fn remove_partition(
     Ok(remove_dir(disk, &dir))
 }
 
-/// Removes what uploads that ended long ago have left in a policy's `tmp`.
+/// Removes old temporary files from a policy's `tmp`.
 pub(crate) fn remove_old_temporary(
     disk: &Disk,
     policy: PolicyIndex,
@@ -478,9 +476,8 @@ pub(crate) fn remove_old_temporary(
     Ok(())
 }
 
-/// The lock of a partition that is being brought up to date by another server, or handed over to
-/// others: a `flock` that Swift's object servers and replicators know too. `None`: somebody has it.
-/// Makes the partition's directory.
+/// Locks a partition against concurrent replication or handover: a `flock` shared with Swift's
+/// object servers and replicators. `None` if it is locked. Creates the partition's directory.
 pub(crate) fn try_lock_partition(
     disk: &Disk,
     policy: PolicyIndex,
@@ -491,8 +488,8 @@ pub(crate) fn try_lock_partition(
     try_lock(disk, &format!("{dir}/.lock-replication"))
 }
 
-/// One of a device's `limit` locks for being brought up to date, whatever the engine: `flock`s that
-/// Swift's object servers know too.
+/// Acquires one of a device's `limit` locks for incoming replication, whatever the engine: `flock`s
+/// shared with Swift's object servers.
 pub fn try_lock_device(disk: &Disk, limit: usize) -> Result<Option<ReplicationLock>, DiskError> {
     for number in 0..limit {
         let path = match number {

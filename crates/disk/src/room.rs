@@ -1,16 +1,17 @@
-//! Room kept back on each device, for what frees space or must not be lost: tombstones, rows,
-//! checkpoints of databases, notes of what changed.
+//! The reserve of each device: space kept back for operations that free space or must not be lost:
+//! tombstones, rows, checkpoints of databases, invalidations.
 //!
 //! ```text
 //! <device>/.cairn-reserve/space        blocks set aside, a hundredth of the file system, 1 to 32 MiB
 //! <device>/.cairn-reserve/inode-NN     empty files: inodes set aside
 //! ```
 //!
-//! A file system without a free block refuses the very tombstone that would free some. The files
-//! are then given up ([`spend`]), and whoever was refused tries again. Until they have been made
-//! again ([`keep`]), which takes twice their size of free space, nothing that only adds is taken.
+//! A full file system refuses even the tombstone that would free space. The files are then given up
+//! ([`spend`]), and the refused operation retries. Until they have been made again ([`keep`]),
+//! which requires twice their size of free space, writes that only add data are refused.
 //!
-//! No state but the files: all processes that serve the device share them, and none holds them open.
+//! The files are the only state: all processes that serve the device share them, and none holds
+//! them open.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,27 +22,27 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 const FOLDER: &str = ".cairn-reserve";
-const SPACE: &str = ".cairn-reserve/space";
-const INODES: u64 = 32;
-const SPACE_MIN: u64 = 1 << 20;
-const SPACE_MAX: u64 = 32 << 20;
+const SPACE_FILE: &str = ".cairn-reserve/space";
+const RESERVED_INODES: u64 = 32;
+const SPACE_MIN_BYTES: u64 = 1 << 20;
+const SPACE_MAX_BYTES: u64 = 32 << 20;
 
-/// How a device stands.
+/// State of a device's reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// What is set aside is there.
+    /// The reserve exists.
     Kept,
-    /// It is not, and there is too little free space to set it aside: take only what frees space or
-    /// must not be lost.
+    /// It does not, and there is too little free space to make it: accept only operations that free
+    /// space or must not be lost.
     Scarce,
-    /// Nothing can be set aside on this file system.
+    /// This file system cannot reserve space.
     Unsupported,
 }
 
-/// The room set aside on a device, as this process saw it last.
+/// State of the reserve as last seen by this process.
 #[derive(Default)]
 pub(crate) struct DeviceRoom {
-    /// We gave it up, and have not found it made again.
+    /// Whether this process spent it, and has not found it restored.
     pub(crate) is_spent: AtomicBool,
     pub(crate) is_unsupported: AtomicBool,
 }
@@ -55,14 +56,14 @@ impl DeviceRoom {
     }
 }
 
-/// Sets room aside on a device, where that was not done or it was spent.
+/// Makes the reserve if it is missing or spent.
 pub fn keep(device: &Path) -> io::Result<Room> {
     Ok(keep_in(open(device)?.as_fd())?)
 }
 
-/// As [`keep`], of a device in use, known by device and inode of its directory, that has none. None:
-/// there is nothing to be done, or it is another directory. An empty one has nothing to be kept from
-/// running full, and may be the mount point of a device that was unmounted.
+/// As [`keep`], for a device in use, identified by device and inode of its directory. `None` if
+/// there is nothing to do, or the directory is another. An empty directory is skipped: nothing
+/// there can run full, and it may be the mount point of an unmounted device.
 pub(crate) fn restore(device: &Path, identity: (u64, u64)) -> io::Result<Option<Room>> {
     let open = open(device)?;
     let stat = rustix::fs::fstat(&open)?;
@@ -75,9 +76,9 @@ pub(crate) fn restore(device: &Path, identity: (u64, u64)) -> io::Result<Option<
     Ok(Some(keep_in(open.as_fd())?))
 }
 
-/// Gives up what was set aside. To be called where a device has no space left for something that may
-/// use it, which is then tried once more, whatever is returned: another may have given it up just
-/// before. True: it was there.
+/// Spends the reserve. To be called when a device has no space left for an operation that may use
+/// it, which is then retried whatever is returned: another process may have spent it just before.
+/// True if it existed.
 pub fn spend(device: &Path) -> io::Result<bool> {
     Ok(spend_in(open(device)?.as_fd()))
 }
@@ -87,17 +88,17 @@ fn open(device: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, device, flags, Mode::empty())
 }
 
-/// As [`keep`], of an open device.
+/// As [`keep`], for an open device.
 pub(crate) fn keep_in(device: BorrowedFd<'_>) -> Result<Room, Errno> {
     if is_whole(device) {
         return Ok(Room::Kept);
     }
     let stat = statvfs(device)?;
     let total = stat.f_frsize.saturating_mul(stat.f_blocks);
-    let size = (total / 100).clamp(SPACE_MIN, SPACE_MAX);
+    let size = (total / 100).clamp(SPACE_MIN_BYTES, SPACE_MAX_BYTES);
     let has_blocks = stat.f_frsize.saturating_mul(stat.f_bavail) >= 2 * size;
-    // Zero: the file system makes inodes as it needs them.
-    let has_inodes = stat.f_files == 0 || stat.f_favail >= 2 * INODES;
+    // Zero: the file system allocates inodes dynamically.
+    let has_inodes = stat.f_files == 0 || stat.f_favail >= 2 * RESERVED_INODES;
     if !has_blocks || !has_inodes {
         return Ok(Room::Scarce);
     }
@@ -118,15 +119,15 @@ pub(crate) fn keep_in(device: BorrowedFd<'_>) -> Result<Room, Errno> {
     }
 }
 
-/// As [`spend`], of an open device.
+/// As [`spend`], for an open device.
 pub(crate) fn spend_in(device: BorrowedFd<'_>) -> bool {
     let was_whole = is_whole(device);
-    for number in 0..INODES {
+    for number in 0..RESERVED_INODES {
         let _ = rustix::fs::unlinkat(device, inode(number), AtFlags::empty());
     }
-    // Cut, not removed: that takes no space on any file system.
+    // Truncated, not removed: that needs no space on any file system.
     let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-    drop(rustix::fs::openat(device, SPACE, flags, Mode::empty()));
+    drop(rustix::fs::openat(device, SPACE_FILE, flags, Mode::empty()));
     if was_whole {
         tracing::warn!(
             "a device's file system is full: the room set aside is given up for deletions and rows, \
@@ -136,9 +137,10 @@ pub(crate) fn spend_in(device: BorrowedFd<'_>) -> bool {
     was_whole
 }
 
-/// The space is made last, and given a size only with all its blocks.
+/// Whether the reserve is complete: the space file is made last, and its size set only with all its
+/// blocks.
 fn is_whole(device: BorrowedFd<'_>) -> bool {
-    let stat = rustix::fs::statat(device, SPACE, AtFlags::SYMLINK_NOFOLLOW);
+    let stat = rustix::fs::statat(device, SPACE_FILE, AtFlags::SYMLINK_NOFOLLOW);
     stat.is_ok_and(|stat| stat.st_size > 0 && stat.st_blocks * 512 >= stat.st_size)
 }
 
@@ -149,10 +151,10 @@ fn set_aside(device: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
     }
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let create = |name: &str| rustix::fs::openat(device, name, flags, Mode::from_raw_mode(0o600));
-    for number in 0..INODES {
+    for number in 0..RESERVED_INODES {
         create(&inode(number))?;
     }
-    let space = create(SPACE)?;
+    let space = create(SPACE_FILE)?;
     loop {
         match rustix::fs::fallocate(&space, FallocateFlags::empty(), 0, size) {
             Err(Errno::INTR) => {}
@@ -166,7 +168,7 @@ fn inode(number: u64) -> String {
 }
 
 fn statvfs(device: BorrowedFd<'_>) -> Result<rustix::fs::StatVfs, Errno> {
-    // What an `O_PATH` descriptor may be asked, too.
+    // Also permitted for an `O_PATH` descriptor.
     rustix::fs::fstatvfs(device)
 }
 
@@ -184,19 +186,23 @@ mod tests {
                 .unwrap()
                 .count()
         };
-        let size = || std::fs::metadata(device.path().join(SPACE)).unwrap().len();
+        let size = || {
+            std::fs::metadata(device.path().join(SPACE_FILE))
+                .unwrap()
+                .len()
+        };
         assert!(!spend(device.path()).unwrap());
         match keep(device.path()).unwrap() {
             Room::Kept => {}
             other => return println!("skipped: {other:?} in the temporary directory"),
         }
-        assert!((SPACE_MIN..=SPACE_MAX).contains(&size()));
-        assert_eq!(files() as u64, INODES + 1);
+        assert!((SPACE_MIN_BYTES..=SPACE_MAX_BYTES).contains(&size()));
+        assert_eq!(files() as u64, RESERVED_INODES + 1);
         assert!(spend(device.path()).unwrap());
         assert_eq!((files(), size()), (1, 0));
         assert!(!spend(device.path()).unwrap(), "given up twice");
         assert_eq!(keep(device.path()).unwrap(), Room::Kept);
-        assert_eq!(files() as u64, INODES + 1);
+        assert_eq!(files() as u64, RESERVED_INODES + 1);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The daemons' part of the seam, as `diskfile` implements it over the modules that know its files.
-//! The part of requests is in `diskfile.rs`.
+//! The daemons' part of the seam for `diskfile`, over the modules that know its files. The
+//! requests' part is in `diskfile.rs`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl Engine for DiskFileEngine {
     }
 
     fn for_audit(&self) -> Arc<dyn Engine> {
-        Arc::new(self.trusting_nothing())
+        Arc::new(self.verifying_all())
     }
 
     fn relinking(&self) -> Option<&dyn Relinking> {
@@ -39,8 +39,8 @@ impl Engine for DiskFileEngine {
 }
 
 impl Inventory for DiskFileEngine {
-    /// Makes the policy's directory, where rsync puts what it brings, and removes files that lie in
-    /// a partition's place.
+    /// Creates the policy's directory, into which rsync writes, and removes files in place of
+    /// partitions.
     fn partitions(&self, disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
         replication::list_partitions(disk, policy)
     }
@@ -214,7 +214,7 @@ impl Audit for DiskFileEngine {
 }
 
 impl Upkeep for DiskFileEngine {
-    /// Files that ended uploads have left in the policy's `tmp`.
+    /// Temporary files of ended uploads in the policy's `tmp`.
     fn clear_leftovers(&self, disk: &Disk, policy: PolicyIndex) -> Result<(), DiskError> {
         replication::remove_old_temporary(disk, policy, self.config().reclaim_age)
     }

@@ -1,12 +1,13 @@
-//! Durability, once: the only file of the workspace that syncs, links and renames objects
-//! (`cairn_device` makes many syncs one).
+//! Durable files: the only file of the workspace that syncs, links and renames objects
+//! (`cairn_device` merges many syncs into one).
 //!
-//! A new file is written under no name (`O_TMPFILE`), as a rule in the directory it is for, or under
-//! one in `<device>/tmp[-N]`, fsynced with its extended attributes, linked into its hash directory, and that directory is fsynced,
-//! and, where a directory had to be made for it, by whomever (`made_dirs.rs`), so is every directory
-//! above it, up to the device's. Only then may anyone be told. A crash before the link leaves nothing but space to
-//! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
-//! Tombstones have no content but their name, and are synced once, after the link.
+//! A new file is written without a name (`O_TMPFILE`), usually in its target directory, or under a
+//! name in `<device>/tmp[-N]`; fsynced with its extended attributes; linked into its hash
+//! directory; and that directory is fsynced, and, where a directory was created, by any writer
+//! (`made_dirs.rs`), so is every directory above it, up to the device's. Only then may the write be
+//! acknowledged. A crash before the link leaves only space to reclaim; after the link it leaves a
+//! whole file, as its content was durable before its name. Tombstones have no content but their
+//! name, and are synced once, after the link.
 //!
 //! Not here: choosing names, deciding what is obsolete.
 
@@ -28,42 +29,42 @@ use crate::made_dirs::Making;
 use crate::recent::FileIdentity;
 use crate::steps::Step;
 
-/// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
-const FALLOCATE_FROM: u64 = 1 << 20;
-/// A directory that somebody removes while we link into it is made again this often.
-const PUBLISH_ATTEMPTS: usize = 5;
+/// Minimum size in bytes of uploads whose space is preallocated; smaller ones gain nothing.
+const FALLOCATE_MIN_BYTES: u64 = 1 << 20;
+/// Attempts to create a directory that is removed concurrently.
+const PUBLISH_ATTEMPTS_MAX: usize = 5;
 
-/// A file that nobody sees yet. Dropped unpublished, it is gone.
+/// A file without its final name; dropped unpublished, it is discarded.
 pub struct StagedFile {
     disk: Disk,
     fd: Arc<OwnedFd>,
-    /// Its name under the device, where it has one.
+    /// Temporary name under the device, if it has one.
     temporary: Option<String>,
-    /// The directory that was made for it.
+    /// The directory that was created for it.
     made_dir: Option<String>,
-    /// The directory it is for, where it is open.
+    /// The target directory, if open.
     dir: Option<OwnedFd>,
     content: FileContent,
     drop_cache: bool,
-    beside: Beside,
-    /// It may not use the room set aside (`room.rs`).
+    co_synced: CoSynced,
+    /// Whether it may not use the reserve (`room.rs`).
     only_adds: bool,
 }
 
-/// A file that has to be on disk when the name is.
+/// A file that must be durable together with the name.
 #[derive(Clone, Default)]
-pub(crate) struct Beside(Arc<OnceLock<Arc<OwnedFd>>>);
+pub(crate) struct CoSynced(Arc<OnceLock<Arc<OwnedFd>>>);
 
-impl Beside {
+impl CoSynced {
     pub(crate) fn sync(&self, file: Option<OwnedFd>) {
         if let Some(file) = file {
-            // The link is made once; made again, after somebody removed the directory, the first
-            // file is as gone as that.
+            // Set by the first attempt to link; if the directory was removed and the link made
+            // again, that file is gone as well.
             let _ = self.0.set(Arc::new(file));
         }
     }
 
-    /// Others append to the same file.
+    /// Added as a log: others append to the same file.
     fn add_to(&self, set: &mut SyncSet) {
         if let Some(file) = self.0.get() {
             set.add_log(file.clone());
@@ -71,8 +72,7 @@ impl Beside {
     }
 }
 
-/// Code around the making of a link: it calls the function it is given, and may hold a lock
-/// meanwhile.
+/// Wrapper around the link: calls the function it is given, and may hold a lock meanwhile.
 pub trait Around:
     Fn(&Disk, &mut dyn FnMut() -> Result<(), Errno>) -> Result<Result<(), Errno>, DiskError>
     + Send
@@ -87,7 +87,7 @@ impl<F> Around for F where
 {
 }
 
-/// Nothing but the link.
+/// Makes the link without a wrapper.
 pub fn just_link(
     _: &Disk,
     link: &mut dyn FnMut() -> Result<(), Errno>,
@@ -95,26 +95,26 @@ pub fn just_link(
     Ok(link())
 }
 
-/// What free space a new file is held against.
+/// Check of a new file against the free space to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// Refused where less than the reserve would be left; `size` where it is known.
+    /// Refused if less than the reserve would remain; `size` if known.
     Keep { size: Option<u64> },
-    /// Tombstones free space: they may always be written.
+    /// Always allowed, for tombstones, which free space.
     Ignore,
 }
 
 impl StagedFile {
-    /// `tmp_dir`: under the device, made if it is missing.
+    /// Creates a file; `tmp_dir` is under the device, and created if missing.
     pub fn create(disk: &Disk, tmp_dir: &str, reserve: Reserve) -> Result<Self, DiskError> {
         Self::create_for(disk, tmp_dir, None, reserve)
     }
 
-    /// For a file that is to get its name in `dir`, which is made if it is missing.
+    /// Creates a file for the target directory `dir`, which is created if missing.
     ///
-    /// File systems put a new file near the directory it is opened in. All in one directory they
-    /// would pile up in one part of the disk: ext4 without a journal looks at every inode there
-    /// that was freed in the last minutes, one by one, for each file.
+    /// File systems allocate a new file near the directory it is opened in. Files opened in a
+    /// single directory would cluster in one part of the disk: ext4 without a journal examines
+    /// every inode there that was freed in the last minutes, one by one, for each file.
     pub(crate) fn create_in(
         disk: &Disk,
         tmp_dir: &str,
@@ -145,8 +145,8 @@ impl StagedFile {
         Ok(staged)
     }
 
-    /// For a file that is to get its name at once, in this directory. None: it is gone, or files
-    /// without a name are not to be had.
+    /// Creates a file that is named at once in this directory. `None` if the directory is gone, or
+    /// unnamed files are unsupported.
     pub(crate) fn create_in_open(disk: &Disk, dir: OwnedFd) -> Result<Option<Self>, DiskError> {
         if !disk.state.use_tmpfile.load(Ordering::Relaxed) {
             return Ok(None);
@@ -170,7 +170,7 @@ impl StagedFile {
             made_dir: None,
             dir: None,
             drop_cache: false,
-            beside: Beside::default(),
+            co_synced: CoSynced::default(),
             only_adds: false,
         }
     }
@@ -179,9 +179,9 @@ impl StagedFile {
         self.fd.as_fd()
     }
 
-    /// What is to be synced with the name; to be told while the link is made.
-    pub(crate) fn beside(&self) -> Beside {
-        self.beside.clone()
+    /// The file to be synced with the name; to be set while the link is made.
+    pub(crate) fn co_synced(&self) -> CoSynced {
+        self.co_synced.clone()
     }
 
     /// Bytes written so far.
@@ -189,7 +189,7 @@ impl StagedFile {
         self.content.length()
     }
 
-    /// Content is to go past the page cache; to be called before the first of it is written.
+    /// Bypasses the page cache; to be called before the first write.
     pub fn write_directly(&mut self) {
         self.content.write_directly(&self.disk);
     }
@@ -216,7 +216,7 @@ impl StagedFile {
         if is_short {
             return Err(DiskError::NoSpace);
         }
-        if size >= FALLOCATE_FROM && !config.disable_fallocate {
+        if size >= FALLOCATE_MIN_BYTES && !config.disable_fallocate {
             match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, 0, size) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
                 Err(errno) => return Err(self.error("fallocate", errno)),
@@ -227,7 +227,7 @@ impl StagedFile {
 
     /// Appends.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
-        // A long upload would take what was given up for others.
+        // A long upload would use up space freed by spending the reserve.
         if self.only_adds && self.disk.has_spent_room() {
             return Err(DiskError::NoSpace);
         }
@@ -236,8 +236,8 @@ impl StagedFile {
         written.map_err(|errno| self.error("write", errno))
     }
 
-    /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
-    /// may leave attributes out.)
+    /// Makes content, size and extended attributes durable (not by fdatasync, which may omit
+    /// attributes).
     pub fn sync(&self) -> Result<(), DiskError> {
         self.disk.sync(&self.content_set())
     }
@@ -250,7 +250,7 @@ impl StagedFile {
         set
     }
 
-    /// Lets the page cache forget what is on disk of this file.
+    /// Drops the file's durable pages from the page cache.
     pub fn drop_cache(&self) {
         let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::DontNeed);
     }
@@ -260,9 +260,9 @@ impl StagedFile {
         self.drop_cache = true;
     }
 
-    /// Gives the file its name, replacing one that has it, and makes the name durable. `around`
-    /// is called once the directory is there and calls the function it is given, which makes the
-    /// link: it may hold a lock meanwhile.
+    /// Links the file to its name, replacing an existing file, and makes the name durable. `around`
+    /// is called once the directory exists and must call the function it is given, which makes the
+    /// link; it may hold a lock meanwhile.
     pub fn publish(
         self,
         dir: &str,
@@ -273,7 +273,7 @@ impl StagedFile {
         self.publish_steps(dir, name, around)?.finish(&disk)
     }
 
-    /// As [`StagedFile::publish`], in steps: content on disk, then the name, then the name on disk.
+    /// As [`StagedFile::publish`], in steps: content durable, then the name, then the name durable.
     pub fn publish_steps(
         mut self,
         dir: &str,
@@ -288,16 +288,16 @@ impl StagedFile {
             if self.drop_cache {
                 self.drop_cache();
             }
-            let beside = self.beside();
+            let co_synced = self.co_synced();
             let linked = self.link_into(disk, &dir, &name, around)?;
             let mut set = disk.sync_set();
-            beside.add_to(&mut set);
+            co_synced.add_to(&mut set);
             Ok(linked.synced(disk, set))
         }))
     }
 
-    /// As [`StagedFile::publish_steps`], with one sync for content and name, both. A power cut
-    /// before it may leave the name without the content: only for what nobody misses then.
+    /// As [`StagedFile::publish_steps`], with one sync for content and name. A power cut before it
+    /// may leave the name without the content: only for files whose loss is harmless then.
     pub(crate) fn publish_in_one_step(
         mut self,
         dir: &str,
@@ -307,15 +307,15 @@ impl StagedFile {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
         let disk = self.disk.clone();
-        let beside = self.beside();
+        let co_synced = self.co_synced();
         let mut set = disk.sync_set();
         set.add_file(self.fd.clone());
         let linked = self.link_into(&disk, dir, name, around)?;
-        beside.add_to(&mut set);
+        co_synced.add_to(&mut set);
         Ok(linked.synced(&disk, set))
     }
 
-    /// Links into the directory, made if it is missing.
+    /// Links into the directory, created if missing.
     fn link_into(
         mut self,
         disk: &Disk,
@@ -350,9 +350,8 @@ impl StagedFile {
                         making: making.filter(|_| made_dir || !Plant::OthersFolders.is_on()),
                     });
                 }
-                // Somebody removed the directory, empty as it was, or moved it away with a broken
-                // object in it.
-                Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => {}
+                // The directory was removed while empty, or quarantined with a broken object.
+                Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS_MAX => {}
                 Err(errno) => {
                     return Err(DiskError::from_errno(
                         "link",
@@ -373,12 +372,12 @@ impl StagedFile {
         }
         let link = |to_dir: BorrowedFd<'_>, to: &str| link_open(self.fd.as_fd(), to_dir, to);
         match link(dir, name) {
-            // The same object at the same moment again: replaced in one step.
+            // A retry with the same object and timestamp: replaced atomically.
             Err(Errno::EXIST) => {
-                let beside = format!(".{name}.{}", unique());
-                link(dir, &beside)?;
-                rustix::fs::renameat(dir, &*beside, dir, name).inspect_err(|_| {
-                    let _ = rustix::fs::unlinkat(dir, &*beside, AtFlags::empty());
+                let co_synced = format!(".{name}.{}", unique());
+                link(dir, &co_synced)?;
+                rustix::fs::renameat(dir, &*co_synced, dir, name).inspect_err(|_| {
+                    let _ = rustix::fs::unlinkat(dir, &*co_synced, AtFlags::empty());
                 })
             }
             other => other,
@@ -407,30 +406,31 @@ impl Drop for StagedFile {
         }
         if let Some(dir) = &self.made_dir {
             let made_dirs = &self.disk.state.made_dirs;
-            made_dirs.take_back(dir, || remove_dir(&self.disk, dir));
+            made_dirs.remove_unused(dir, || remove_dir(&self.disk, dir));
         }
     }
 }
 
-/// Where a file was published.
+/// Result of a publication.
 pub struct Published {
     pub dir: Arc<OwnedFd>,
-    /// The directory was made for it, and no other file is in it: nothing there can be obsolete.
+    /// Whether the directory was created for it and has no other file: nothing there can be
+    /// obsolete.
     pub is_new_dir: bool,
-    /// The file as it was when it had its name.
+    /// Identity of the file when it got its name.
     pub(crate) identity: Option<FileIdentity>,
 }
 
-/// A file that has its name, which is not on disk.
+/// A file whose name is not durable yet.
 struct Linking {
     published: Published,
     dir: Arc<str>,
-    /// Of the directory, where its own name is perhaps not on disk.
+    /// Set if the directory's own name may not be durable.
     making: Option<Making>,
 }
 
 impl Linking {
-    /// The sync after which it is published. `set`: what else has to be on disk.
+    /// The sync that completes the publication, together with `set`.
     fn synced(self, disk: &Disk, mut set: SyncSet) -> Step<Published> {
         let is_new = self.making.is_some();
         add_dirs(
@@ -449,27 +449,27 @@ impl Linking {
     }
 }
 
-/// Whether a directory that was opened a while ago is still the one of its name.
+/// Whether a directory opened earlier still has its name.
 fn is_at(disk: &Disk, dir: &str, open: BorrowedFd<'_>) -> bool {
-    // `statx` without times: who asks for them makes the next write one of them, too.
+    // `statx` without times: a query of times makes the next write update them, too.
     let flags = StatxFlags::TYPE | StatxFlags::INO;
     let by_name = rustix::fs::statx(disk.fd(), dir, AtFlags::SYMLINK_NOFOLLOW, flags);
     let by_fd = rustix::fs::statx(open, "", AtFlags::EMPTY_PATH, flags);
     match (by_name, by_fd) {
         (Ok(named), Ok(open)) => named.stx_ino == open.stx_ino,
-        // An old kernel, or a filter of system calls.
+        // An old kernel, or a seccomp filter.
         (Err(Errno::NOSYS | Errno::PERM), _) => true,
         _ => false,
     }
 }
 
-/// Gives an open file without a name one: straight away where we may (`CAP_DAC_READ_SEARCH`, or a
-/// kernel from 6.10 on), or else by the way through `/proc`.
+/// Links an open unnamed file: directly where permitted (`CAP_DAC_READ_SEARCH`, or from kernel 6.10
+/// on), else through `/proc`.
 fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
-    static STRAIGHT: AtomicBool = AtomicBool::new(true);
-    if STRAIGHT.load(Ordering::Relaxed) {
+    static LINKS_DIRECTLY: AtomicBool = AtomicBool::new(true);
+    if LINKS_DIRECTLY.load(Ordering::Relaxed) {
         match rustix::fs::linkat(fd, "", dir, name, AtFlags::EMPTY_PATH) {
-            // Not allowed; or the directory is gone, which the other way tells apart.
+            // Not permitted; or the directory is gone, which the other way distinguishes.
             Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
             other => return other,
         }
@@ -477,7 +477,7 @@ fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), 
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let linked = rustix::fs::linkat(CWD, &*path, dir, name, AtFlags::SYMLINK_FOLLOW);
     if linked.is_ok() {
-        STRAIGHT.store(false, Ordering::Relaxed);
+        LINKS_DIRECTLY.store(false, Ordering::Relaxed);
     }
     linked
 }
@@ -488,11 +488,11 @@ struct Opened {
     fd: OwnedFd,
     temporary: Option<String>,
     made_dir: Option<String>,
-    /// The directory that was asked for, where it had to be opened.
+    /// The target directory, if it was opened.
     dir: Option<OwnedFd>,
 }
 
-/// None: not on this file system.
+/// Opens an unnamed file; `None` if the file system does not support it.
 fn open_unnamed(
     disk: &Disk,
     tmp_dir: &str,
@@ -517,8 +517,8 @@ fn open_unnamed(
                     dir: dir_fd,
                 }));
             }
-            // Somebody may remove it, empty as it is.
-            Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => match dir {
+            // It may be removed while empty.
+            Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS_MAX => match dir {
                 Some(dir) => {
                     let (fd, made_now) = make_missing_noted(disk, dir)?;
                     dir_fd = Some(fd);
@@ -562,7 +562,7 @@ fn open_named(disk: &Disk, tmp_dir: &str) -> Result<Opened, DiskError> {
     }
 }
 
-/// A text that no other file of this moment has.
+/// A text unique on this host.
 pub(crate) fn unique() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -571,7 +571,7 @@ pub(crate) fn unique() -> String {
     format!("{:x}{nanos:016x}{count:x}", std::process::id())
 }
 
-/// Opens a directory under the device, making it and its parents where they are missing.
+/// Opens a directory under the device, creating it and its parents if missing.
 pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<OwnedFd, DiskError> {
     loop {
         match open_dir(disk, dir) {
@@ -582,7 +582,7 @@ pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<OwnedFd, DiskError> {
     }
 }
 
-/// As [`make_dirs`], for files whose names are to be durable. Tells whether it made the directory.
+/// As [`make_dirs`], for files with durable names. Also returns whether it created the directory.
 fn make_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
     match open_dir(disk, dir) {
         Ok(fd) => Ok((fd, false)),
@@ -591,7 +591,7 @@ fn make_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
     }
 }
 
-/// As [`make_noted`], for a directory that was not there just now.
+/// As [`make_noted`], for a directory found missing just before.
 fn make_missing_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
     loop {
         disk.state.made_dirs.note(dir);
@@ -606,7 +606,7 @@ fn make_missing_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskErr
 
 pub(crate) fn open_dir(disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(disk.fd(), dir, DIRECTORY, Mode::empty()) {
-        // Only its owner may leave its access time alone.
+        // `O_NOATIME` is permitted to the owner only.
         Err(Errno::PERM) => {
             let flags = DIRECTORY - OFlags::NOATIME;
             rustix::fs::openat(disk.fd(), dir, flags, Mode::empty())
@@ -615,14 +615,13 @@ pub(crate) fn open_dir(disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// How directories are opened: nobody needs to know when they were read, and noting it would be
-/// one more write.
+/// Flags for opening directories. Recording access times would cost a write.
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOATIME);
 
-/// False: somebody else was faster.
+/// Creates a directory and its parents; false if another thread or process was first.
 fn make_missing(disk: &Disk, dir: &str) -> Result<bool, DiskError> {
     let mode = Mode::from_raw_mode(0o700);
     match rustix::fs::mkdirat(disk.fd(), dir, mode) {
@@ -639,8 +638,7 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<bool, DiskError> {
     }
 }
 
-/// Adds the names in `dir` to what is synced; where that of `dir` itself perhaps `is_new`, so are all
-/// names on the way to it.
+/// Adds the names in `dir` to a sync set; if that of `dir` may be new, also all names above it.
 fn add_dirs(disk: &Disk, set: &mut SyncSet, dir_fd: Arc<OwnedFd>, dir: &str, is_new: bool) {
     if Plant::UnsyncedName.is_on() {
         return;
@@ -649,8 +647,8 @@ fn add_dirs(disk: &Disk, set: &mut SyncSet, dir_fd: Arc<OwnedFd>, dir: &str, is_
     if !is_new {
         return;
     }
-    // Where something had to be made, somebody else may have made, and not synced, what is above
-    // it: another writer just now, or a replicator or a lock long ago.
+    // Another process may have created directories above it without syncing them: a writer just
+    // now, or a replicator or a lock long ago.
     let mut parent = dir;
     while let Some((above, _)) = parent.rsplit_once('/') {
         set.add_directory_at(disk.root(), above);
@@ -659,7 +657,7 @@ fn add_dirs(disk: &Disk, set: &mut SyncSet, dir_fd: Arc<OwnedFd>, dir: &str, is_
     set.add_directory_at(disk.root(), "");
 }
 
-/// A file that has another name now; not durable before the sync of [`Renamed::to_sync`].
+/// A renamed file; durable after the sync of [`Renamed::to_sync`].
 pub(crate) struct Renamed {
     dir: Arc<OwnedFd>,
     to_sync: SyncSet,
@@ -675,8 +673,7 @@ impl Renamed {
     }
 }
 
-/// Gives a file of a directory, which is on disk, another name. `noted`: what is to be on disk when
-/// the name is.
+/// Renames a durable file within a directory. `noted` must be durable together with the name.
 pub(crate) fn rename_in(
     disk: &Disk,
     dir: OwnedFd,
@@ -706,8 +703,8 @@ pub(crate) fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     }
 }
 
-/// Removes a file; one that is not there is fine. The removal itself need not survive a crash:
-/// what is removed is obsolete, and found to be so again.
+/// Removes a file, which may be missing. The removal need not survive a crash: an obsolete file is
+/// found and removed again.
 pub(crate) fn remove_file(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -715,23 +712,22 @@ pub(crate) fn remove_file(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> 
     }
 }
 
-/// Removes an empty directory; false where it is not empty.
+/// Removes an empty directory; false if it is not empty.
 pub(crate) fn remove_dir(disk: &Disk, dir: &str) -> bool {
     rustix::fs::unlinkat(disk.fd(), dir, AtFlags::REMOVEDIR).is_ok()
 }
 
-/// What came of a second name for a file.
+/// Result of linking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Linked {
     Made,
-    /// It has that name already, or is gone.
+    /// It already has that name, or is gone.
     Nothing,
     /// Another file has that name.
     Other,
 }
 
-/// Gives a file a second name in another directory, which is made. Not made durable: see
-/// [`crate::relink::sync`].
+/// Links a file into another directory, which is created. Not durable: see [`crate::relink::sync`].
 pub(crate) fn link_file(
     disk: &Disk,
     from_dir: &str,
@@ -756,9 +752,8 @@ pub(crate) fn link_file(
     }
 }
 
-/// Moves a directory or file to a place under the device that nothing has yet; made unique
-/// where something has it. Not made durable: what is moved away is broken, and still is after a
-/// crash.
+/// Moves a directory or file under the device to a free name; made unique if it is taken. Not
+/// durable: what is moved is broken, and still is after a crash.
 pub(crate) fn move_aside(disk: &Disk, from: &str, to: &str) -> Result<String, DiskError> {
     if let Some((parent, _)) = to.rsplit_once('/') {
         make_dirs(disk, parent)?;
@@ -855,7 +850,7 @@ mod tests {
         assert!(root.path().join("d").join(dir).exists());
         drop(first);
         assert!(!root.path().join("d").join(dir).exists());
-        // Made again.
+        // Created again.
         assert!(publish(second, "1.data"));
 
         let dir = "objects/1/abc/y";
@@ -902,7 +897,7 @@ mod tests {
         assert!(dir.join("f").exists() && !aside.join("f").exists());
     }
 
-    /// Notes the names of what is synced.
+    /// Records the names of synced files.
     #[derive(Debug, Default)]
     struct Noting(std::sync::Mutex<Vec<String>>);
 
@@ -940,7 +935,7 @@ mod tests {
         };
         let all = ["abc", "async_pending", "d"];
         let first = begin("1");
-        // The first has made the directory, and not synced it yet.
+        // The first writer has created the directory, and not synced it yet.
         assert_eq!(end(begin("2")), all);
         assert_eq!(end(first), all);
         assert_eq!(end(begin("3")), ["abc"]);

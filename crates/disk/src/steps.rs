@@ -7,18 +7,18 @@ use cairn_device::{Ground, Noter, SyncSet};
 use crate::device_pool::Disk;
 use crate::error::{DeviceError, DiskError};
 
-/// How far an operation on a disk has come.
+/// Progress of an operation on a disk.
 pub type Step<T> = cairn_device::Step<Disk, T>;
 pub(crate) type Run<T> = cairn_device::Run<Disk, T>;
 
-/// The end of an operation that was handed to a thread of an engine's own.
+/// Completion of an operation that runs on an engine's own thread.
 pub type Completion<T> = cairn_device::Completion<T, DiskError>;
 
 impl Ground for Disk {
     type Error = DiskError;
 
-    /// Syncs with whoever else syncs on the file system, or what is in the set alone. A failure poisons
-    /// the device: nobody knows then what is on it.
+    /// Syncs a set, grouped with others on the file system or alone. A failure poisons the device:
+    /// its content is then unknown.
     fn sync(&self, set: &SyncSet) -> Result<(), DiskError> {
         let synced = self.file_system().sync(set);
         synced.map_err(|source| self.sync_failed(&source))

@@ -1,5 +1,5 @@
-//! The hashes by which replicas compare a partition: one MD5 per suffix directory, over the
-//! names of the files that count in it.
+//! Suffix hashes, by which replicas compare a partition: one MD5 per suffix directory, over the
+//! names of its valid files.
 //!
 //! ```text
 //! <partition>/hashes.pkl       a pickled dictionary: suffix -> MD5 or None (to be hashed),
@@ -8,10 +8,10 @@
 //! <partition>/hashes.invalid   suffixes changed since, one a line
 //! ```
 //!
-//! Every change of an object appends its suffix to `hashes.invalid`, under the partition's lock
-//! and before the change is made visible, so that neither a crash nor a replicator at work can
-//! miss it; it is on disk before the change is acknowledged, for after a power cut a replicator
-//! that was not told would not look. Readers consolidate the two files.
+//! Every change of an object appends its suffix to `hashes.invalid`, under the partition's lock and
+//! before the change becomes visible, so that neither a crash nor a running replicator can miss it.
+//! The line is durable before the change is acknowledged: after a power cut a replicator would
+//! otherwise not look there. Readers consolidate the two files.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,17 +35,17 @@ use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir};
 
 const HASHES: &str = "hashes.pkl";
 const INVALID: &str = "hashes.invalid";
-/// A `hashes.pkl` has at most 4,096 suffixes; anything far larger is not one.
-const FILE_MAX: u64 = 16 << 20;
+/// Maximum size of a `hashes.pkl`, which has at most 4,096 suffixes.
+const FILE_MAX_BYTES: u64 = 16 << 20;
 
 /// The hashes of one partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SuffixHashes {
-    /// False: unreadable or not there; every suffix has to be looked for.
+    /// False if unreadable or missing: all suffixes must be searched for.
     pub valid: bool,
-    /// When they were last written, in seconds; -1 where the file does not say.
+    /// Time of the last write, in seconds; -1 if the file lacks it.
     pub updated: f64,
-    /// `None`: changed since it was hashed.
+    /// `None` if changed since it was hashed.
     pub suffixes: BTreeMap<String, Option<SuffixHash>>,
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn is_suffix(text: &str) -> bool {
             .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Takes the partition's lock and notes that `suffix` changes. Keep the lock until it has. The note
-/// is in the file returned, where there is one, and not yet on disk.
+/// Acquires the partition's lock and invalidates `suffix`. Keep the lock until the change is made.
+/// The returned file, if any, has the note, not durable yet.
 pub(crate) fn invalidating<'a>(
     disk: &'a Disk,
     partition_dir: &str,
@@ -68,8 +68,8 @@ pub(crate) fn invalidating<'a>(
     Ok((lock, noted))
 }
 
-/// As [`invalidating`] for many suffixes, with the notes on disk. Whatever is then moved or
-/// removed, no power cut leaves a `hashes.pkl` that tells of it as it was.
+/// As [`invalidating`] for many suffixes, durably: after a power cut no `hashes.pkl` describes the
+/// state before the move or removal that follows.
 pub(crate) fn invalidating_durably<'a, S: AsRef<str>>(
     disk: &'a Disk,
     partition_dir: &str,
@@ -82,7 +82,7 @@ pub(crate) fn invalidating_durably<'a, S: AsRef<str>>(
     })
 }
 
-/// Notes on disk that suffixes change, with one sync. Under the partition's lock only.
+/// Invalidates suffixes durably, with one sync. Requires the partition's lock.
 pub(crate) fn note_durably<S: AsRef<str>>(
     disk: &Disk,
     partition_dir: &str,
@@ -104,12 +104,12 @@ pub(crate) fn note_durably<S: AsRef<str>>(
     disk.sync(&set)
 }
 
-/// Notes that a suffix has to be hashed again.
+/// Invalidates a suffix.
 pub(crate) fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
     disk.with_room(|| invalidating(disk, partition_dir, suffix).map(drop))
 }
 
-/// As [`invalidate`] for many suffixes, with the notes on disk.
+/// As [`invalidate`] for many suffixes, durably.
 pub(crate) fn invalidate_durably(
     disk: &Disk,
     partition_dir: &str,
@@ -129,7 +129,7 @@ fn append_invalid(
     let mode = Mode::from_raw_mode(0o600);
     let file = match rustix::fs::openat(disk.fd(), &*path, flags, mode) {
         Ok(file) => file,
-        // The partition was handed off and removed: there is nothing left to hash.
+        // The partition was handed off and removed: nothing to hash.
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(error(errno)),
     };
@@ -140,12 +140,12 @@ fn append_invalid(
     }
     match rustix::io::write(&file, &lines).map_err(error)? {
         count if count == lines.len() => Ok(Some(file)),
-        // The rest was for a block that is not to be had: a torn line (`Changed`).
+        // No block for the rest: a torn line (`Invalidated`).
         _ => Err(DiskError::NoSpace),
     }
 }
 
-/// What `hashes.pkl` says, and nothing else.
+/// The content of `hashes.pkl` alone.
 pub fn read_hashes(disk: &Disk, partition_dir: &str) -> SuffixHashes {
     let file = read_small_file(disk, &format!("{partition_dir}/{HASHES}"));
     let value = file.and_then(|bytes| pickle::loads(&bytes).ok());
@@ -195,7 +195,7 @@ fn write_hashes(
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     hashes.updated = now.map_or(0.0, |d| d.as_secs_f64());
     let content = Bytes::from(pickle::dumps(&to_value(hashes)));
-    // Replicators need it to move things away.
+    // Replicators need it to move objects away.
     disk.with_room(|| {
         let mut staged = StagedFile::create(disk, partition_dir, Reserve::Ignore)?;
         staged.write(std::slice::from_ref(&content))?;
@@ -204,9 +204,8 @@ fn write_hashes(
     })
 }
 
-/// The suffix hashes of a partition, those that changed and those of
-/// `recalculate` hashed anew. `look`: for suffixes that `hashes.pkl` does not know, too. Cleans
-/// up on its way, as Swift does.
+/// Suffix hashes of a partition; invalidated ones and those of `recalculate` are recomputed. With
+/// `look`, also searches for suffixes missing from `hashes.pkl`. Cleans up, as Swift does.
 pub(crate) fn get_hashes(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -222,7 +221,7 @@ pub(crate) fn get_hashes(
     let mut hashed = 0;
     loop {
         let (original, invalid) = read_both(disk, &dir)?;
-        let changed = Changed::parse(&invalid);
+        let changed = Invalidated::parse(&invalid);
         let mut hashes = original.clone();
         if !original.valid || changed.is_torn {
             hashes = SuffixHashes {
@@ -268,14 +267,14 @@ pub(crate) fn get_hashes(
     }
 }
 
-/// What `hashes.pkl` says of suffixes that nobody has noted as changed.
+/// Hashes in `hashes.pkl` that are not invalidated.
 pub(crate) fn settled_hashes(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,
 ) -> Result<BTreeMap<String, SuffixHash>, DiskError> {
     let (mut hashes, invalid) = read_both(disk, &partition_dir(policy, partition))?;
-    let changed = Changed::parse(&invalid);
+    let changed = Invalidated::parse(&invalid);
     if changed.is_torn {
         return Ok(BTreeMap::new());
     }
@@ -286,9 +285,9 @@ pub(crate) fn settled_hashes(
     Ok(hashes.filter_map(|(s, hash)| Some((s, hash?))).collect())
 }
 
-/// Notes a suffix that is not as it was hashed. A power cut may keep a new file's name and lose the
-/// note of it: until something else changes there, replicators would take the suffix for what it was.
-/// True: it was noted.
+/// Rehashes a suffix, and invalidates a stored hash that differs. A power cut may keep a new file's
+/// name but lose its note: until another change there, replicators would take the suffix as
+/// unchanged. True if invalidated.
 pub(crate) fn check_suffix(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -305,15 +304,15 @@ pub(crate) fn check_suffix(
     Ok(has_changed)
 }
 
-/// `hashes.pkl`, and what `hashes.invalid` says beside it.
+/// `hashes.pkl` and `hashes.invalid`, read under one lock.
 fn read_both(disk: &Disk, dir: &str) -> Result<(SuffixHashes, Vec<u8>), DiskError> {
     let _lock = PartitionLock::acquire(disk, dir)?;
     let invalid = read_small_file(disk, &format!("{dir}/{INVALID}"));
     Ok((read_hashes(disk, dir), invalid.unwrap_or_default()))
 }
 
-/// Writes what was hashed since `original` and `invalid` were read; false where somebody else has
-/// written meanwhile. What has changed meanwhile is to be hashed again.
+/// Stores hashes computed from `original` and `invalid`; false if another process has written
+/// since. Suffixes invalidated since then stay invalid.
 fn keep(
     disk: &Disk,
     dir: &str,
@@ -329,7 +328,7 @@ fn keep(
         return Ok(false);
     };
     let mut kept = hashes.clone();
-    let changed = Changed::parse(since);
+    let changed = Invalidated::parse(since);
     kept.valid &= !changed.is_torn;
     for suffix in changed.suffixes {
         kept.suffixes.insert(suffix, None);
@@ -338,40 +337,40 @@ fn keep(
         write_hashes(disk, dir, &mut kept)?;
     }
     if !now_invalid.is_empty() {
-        empty_invalid(disk, path)?;
+        truncate_invalid(disk, path)?;
     }
     Ok(true)
 }
 
-/// What `hashes.invalid` says.
-struct Changed {
+/// Content of `hashes.invalid`.
+struct Invalidated {
     suffixes: Vec<String>,
-    /// A line is not a suffix. A power cut or a full disk left the beginning of one, and the next was
-    /// written behind it: nobody knows which they were, and every suffix has to be hashed again.
+    /// Whether a line is not a suffix: a power cut or a full disk left the start of one, with the
+    /// next appended to it. The suffixes are unknown, and all must be rehashed.
     is_torn: bool,
 }
 
-impl Changed {
+impl Invalidated {
     fn parse(invalid: &[u8]) -> Self {
         let text = String::from_utf8_lossy(invalid);
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let (suffixes, torn): (Vec<_>, Vec<_>) = lines.partition(|line| is_suffix(line));
-        Changed {
+        Invalidated {
             suffixes: suffixes.into_iter().map(str::to_owned).collect(),
             is_torn: !torn.is_empty(),
         }
     }
 }
 
-/// What it said is in `hashes.pkl`, durably.
-fn empty_invalid(disk: &Disk, path: String) -> Result<(), DiskError> {
+/// Truncates `hashes.invalid` after its content was stored durably in `hashes.pkl`.
+fn truncate_invalid(disk: &Disk, path: String) -> Result<(), DiskError> {
     let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
     rustix::fs::openat(disk.fd(), &*path, flags, Mode::empty())
         .map_err(|errno| DiskError::from_errno("truncate", path, errno))?;
     Ok(())
 }
 
-/// The hash of one suffix directory; `None` where there is nothing in it.
+/// Computes the hash of one suffix directory; `None` if it is empty.
 fn hash_suffix(
     disk: &Disk,
     engine: &DiskFileEngine,
@@ -402,7 +401,7 @@ fn hash_suffix(
     ))
 }
 
-/// The names in a directory. `NotExist` where it is none.
+/// Names in a directory; `NotExist` if there is none.
 pub(crate) fn list(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
     let error = |errno| match errno {
         Errno::NOENT | Errno::NOTDIR => DiskError::NotExist,
@@ -422,13 +421,13 @@ pub(crate) fn list(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
     Ok(names)
 }
 
-/// A whole file under the device; `None` where it cannot be read.
+/// Reads a whole file under the device; `None` if it cannot be read.
 pub(crate) fn read_small_file(disk: &Disk, path: &str) -> Option<Vec<u8>> {
     use std::io::Read;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(disk.fd(), path, flags, Mode::empty()).ok()?;
     let mut bytes = Vec::new();
     let file = std::fs::File::from(fd);
-    file.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+    file.take(FILE_MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

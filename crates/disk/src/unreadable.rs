@@ -1,41 +1,42 @@
-//! Objects that the disk could not read, by when it failed first.
+//! Table of objects with read errors, by the time of the first error.
 //!
-//! An error of one read may pass: a cable, a controller that resets, a disk that is busy with
-//! remapping. So an object is moved to quarantine only when it cannot be read some time later
-//! either. OpenStack Swift moves it at the first error; where the disks of all its replicas err for
-//! a moment, nothing of it is left in its place.
+//! A read error may be transient: a cable, a controller reset, a disk busy with remapping. So an
+//! object is quarantined only if it still cannot be read some time later. OpenStack Swift
+//! quarantines at the first error; if the disks of all replicas fail for a moment, no copy is left
+//! in place.
 
 use std::collections::HashMap;
 
 use cairn_types::ObjectHash;
 use parking_lot::Mutex;
 
-/// From the first error to one that counts, and no longer: later it is a new first one. In seconds.
-const CONFIRMED_AFTER: i64 = 10;
-const CONFIRMED_UNTIL: i64 = 3600;
-/// Objects that are remembered; more at once are the disk's trouble, not the objects'.
+/// Interval after the first error in which another one confirms it, in seconds. Later it counts as
+/// a first error again.
+const CONFIRMED_AFTER_SECS: i64 = 10;
+const CONFIRMED_UNTIL_SECS: i64 = 3600;
+/// Maximum entries; more at once indicate a failing disk, not failing objects.
 const OBJECTS_MAX: usize = 4096;
 
-/// Objects of one device and when each could not be read first, in seconds since the epoch.
+/// Time of each object's first read error on one device, in seconds since the epoch.
 #[derive(Default)]
 pub(crate) struct Unreadable {
     first: Mutex<HashMap<ObjectHash, i64>>,
 }
 
 impl Unreadable {
-    /// Notes that an object cannot be read at `now`. True: it could not some time ago either.
+    /// Records a read error at `now`. True if it confirms an earlier one.
     pub(crate) fn is_confirmed(&self, object: ObjectHash, now: i64) -> bool {
         let mut first = self.first.lock();
         match first.get(&object).map(|at| now - at) {
-            Some(age) if (0..CONFIRMED_AFTER).contains(&age) => return false,
-            Some(age) if (CONFIRMED_AFTER..CONFIRMED_UNTIL).contains(&age) => {
+            Some(age) if (0..CONFIRMED_AFTER_SECS).contains(&age) => return false,
+            Some(age) if (CONFIRMED_AFTER_SECS..CONFIRMED_UNTIL_SECS).contains(&age) => {
                 first.remove(&object);
                 return true;
             }
             _ => {}
         }
         if first.len() >= OBJECTS_MAX {
-            first.retain(|_, at| (0..CONFIRMED_UNTIL).contains(&(now - *at)));
+            first.retain(|_, at| (0..CONFIRMED_UNTIL_SECS).contains(&(now - *at)));
         }
         if first.len() < OBJECTS_MAX {
             first.insert(object, now);
@@ -60,10 +61,10 @@ mod tests {
             (1000, false),
             (1009, false),
             (1010, true),
-            // Anew.
+            // A first error again.
             (1011, false),
-            (1011 + CONFIRMED_UNTIL, false),
-            (1012 + CONFIRMED_UNTIL, false),
+            (1011 + CONFIRMED_UNTIL_SECS, false),
+            (1012 + CONFIRMED_UNTIL_SECS, false),
             // The clock was set back.
             (500, false),
             (510, true),
@@ -81,7 +82,7 @@ mod tests {
             assert!(!unreadable.is_confirmed(ObjectHash(hash), 1000));
         }
         assert_eq!(unreadable.first.lock().len(), OBJECTS_MAX);
-        assert!(!unreadable.is_confirmed(ObjectHash([9; 16]), 1000 + CONFIRMED_UNTIL));
+        assert!(!unreadable.is_confirmed(ObjectHash([9; 16]), 1000 + CONFIRMED_UNTIL_SECS));
         assert_eq!(unreadable.first.lock().len(), 1);
     }
 }

@@ -1,13 +1,12 @@
-//! The checksums of content that was held against its ETag a while ago: a set-associative cache, by
-//! file.
+//! Set-associative cache of the checksums of verified content, by file.
 //!
-//! An MD5 is what a read of a hot object costs most. A file whose content was hashed within
-//! `etag_recheck_interval`, on its way in or at a read, has the CRC-32 of those bytes here, and later
-//! reads are held against that: it costs a tenth, and what rots on the disk meanwhile, or is read
-//! wrong, is still seen. Nothing is read whole without either check.
+//! An MD5 is the main cost of reading a hot object. If a file's content was verified by its ETag
+//! within `etag_recheck_interval`, during the upload or a read, the cache has the CRC-32 of those
+//! bytes, and later reads are verified by that: it costs a tenth, and still detects rot and
+//! misdirected reads. Every whole read has one of the two checks.
 //!
-//! A mismatch says that these bytes are not those that were hashed, and only that: the entry goes, and
-//! the MD5 decides.
+//! A mismatch only means that the bytes differ from those verified: the entry is dropped, and the
+//! MD5 decides.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use crate::recent::FileIdentity;
 
-/// Entries of one bucket.
+/// Entries per bucket.
 const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Default)]
 struct Entry {
-    /// The file's identity, hashed.
+    /// Hash of the file's identity.
     file: u64,
     checksum: u32,
-    /// Seconds from the cache's start to the check, and one. 0: no entry.
+    /// Time of the verification, in seconds since the cache's start plus one. 0 is an empty entry.
     checked: u32,
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Verified {
 }
 
 impl Verified {
-    /// At most so many files are remembered.
+    /// Creates a cache of this capacity.
     pub(crate) fn new(entries: usize) -> Self {
         let count = entries.div_ceil(WAYS).max(1);
         Verified {
@@ -42,7 +41,7 @@ impl Verified {
         }
     }
 
-    /// The CRC-32 of the content, where it was hashed within `interval`, in whole seconds.
+    /// The CRC-32 of content verified within `interval`, in whole seconds.
     pub(crate) fn checksum(&self, file: &FileIdentity, interval: Duration) -> Option<u32> {
         let file = hash(file);
         let now = self.second();
@@ -54,7 +53,7 @@ impl Verified {
         bucket.iter().find(is_fresh).map(|entry| entry.checksum)
     }
 
-    /// Content was hashed, just now, and has this CRC-32.
+    /// Records the CRC-32 of content verified just now.
     pub(crate) fn insert(&self, file: &FileIdentity, checksum: u32) {
         let file = hash(file);
         let mut bucket = self.bucket(file);

@@ -1,4 +1,4 @@
-//! Metadata in extended attributes, byte for byte as Swift keeps it:
+//! Metadata in extended attributes, in Swift's format:
 //!
 //! ```text
 //! user.swift.metadata            the pickle's first 65,536 bytes
@@ -19,9 +19,9 @@ use crate::metadata::Metadata;
 
 const KEY: &str = "user.swift.metadata";
 const CHECKSUM_KEY: &str = "user.swift.metadata_checksum";
-/// The kernel takes no larger value.
-const CHUNK: usize = 65_536;
-/// Chunks that are read at most: far more than Swift's limits allow to be written.
+/// The kernel's limit of a value, in bytes.
+const CHUNK_BYTES: usize = 65_536;
+/// Maximum chunks to read: far beyond Swift's limits.
 const CHUNKS_MAX: usize = 64;
 
 #[derive(Debug, Error)]
@@ -59,7 +59,7 @@ pub(crate) fn md5(bytes: &[u8]) -> [u8; 16] {
     Md5::digest(bytes).into()
 }
 
-/// Reads and checks a file's metadata. Nearly always two system calls.
+/// Reads and verifies a file's metadata, usually in two system calls.
 pub(crate) fn read_metadata(fd: BorrowedFd<'_>) -> Result<Metadata, XattrError> {
     let mut pickle = read_value(fd, KEY)?;
     let stored = match read_value(fd, CHECKSUM_KEY) {
@@ -71,7 +71,7 @@ pub(crate) fn read_metadata(fd: BorrowedFd<'_>) -> Result<Metadata, XattrError> 
         Some(stored) => hex(&md5(pickle)).as_bytes() == stored.as_slice(),
         None => !matches!(Metadata::from_pickle(pickle), Err(PickleError::Truncated)),
     };
-    // Further chunks are there only if the first is not the whole.
+    // Further chunks exist only if the first is not the whole.
     let mut chunk = 1;
     while !is_whole(&pickle) {
         match read_value(fd, &format!("{KEY}{chunk}")) {
@@ -90,14 +90,14 @@ pub(crate) fn read_metadata(fd: BorrowedFd<'_>) -> Result<Metadata, XattrError> 
     Ok(Metadata::from_pickle(&pickle)?)
 }
 
-/// Writes metadata to a new file; `TooLarge` where the file system has no room for it, or no
-/// room at all.
+/// Writes metadata to a new file; `TooLarge` if the file system has too little room for it, or
+/// none.
 pub(crate) fn write_metadata(fd: BorrowedFd<'_>, metadata: &Metadata) -> Result<(), XattrError> {
     write_pickle(fd, &metadata.to_pickle())
 }
 
 pub(crate) fn write_pickle(fd: BorrowedFd<'_>, pickle: &[u8]) -> Result<(), XattrError> {
-    for (i, chunk) in pickle.chunks(CHUNK).enumerate() {
+    for (i, chunk) in pickle.chunks(CHUNK_BYTES).enumerate() {
         if i == 0 {
             write_value(fd, KEY, chunk)?;
         } else {
@@ -124,7 +124,7 @@ fn read_value(fd: BorrowedFd<'_>, key: &str) -> Result<Vec<u8>, XattrError> {
         Err(Errno::RANGE) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let mut value = vec![0; CHUNK];
+    let mut value = vec![0; CHUNK_BYTES];
     let len = rustix::fs::fgetxattr(fd, key, &mut value[..])?;
     value.truncate(len);
     Ok(value)
@@ -155,7 +155,7 @@ mod tests {
             read_metadata(file.as_fd()),
             Err(XattrError::BadChecksum { .. })
         ));
-        // Without a checksum, as old Swift wrote it.
+        // Without a checksum, as older Swift wrote it.
         rustix::fs::fremovexattr(&file, CHECKSUM_KEY).unwrap();
         assert_eq!(read_metadata(file.as_fd()).unwrap(), metadata);
         // In two chunks.

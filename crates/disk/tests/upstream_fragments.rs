@@ -123,7 +123,7 @@ impl Dice {
     }
 }
 
-/// What is chosen here, in the words of the script.
+/// Our choice in the script's format.
 fn chosen(files: &[String], choice: &FragmentChoice) -> Value {
     let entries = files.iter().filter_map(|name| FileEntry::parse(name));
     let chosen = choose_fragments(entries, 6, choice);
@@ -249,7 +249,7 @@ fn random_directories_are_seen_alike() {
         assert_eq!(found.get(suffix), Some(hash), "{suffix}");
     }
     assert_eq!(found.len(), expected.as_object().unwrap().len());
-    // What clean-up left.
+    // Files left by the clean-up.
     for (hash, names) in answers.next().unwrap().as_object().unwrap() {
         let dir = ours
             .path()

@@ -1,4 +1,4 @@
-//! An account database: facts about the account, and the containers it is told of.
+//! Account database: totals of the account, and rows of its containers.
 
 use std::ops::Deref;
 
@@ -18,7 +18,7 @@ impl<'c> Deref for AccountBroker<'c> {
     }
 }
 
-/// Facts about an account. Times are the texts of the database.
+/// Stored totals and state of an account. Times are the database's texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountInfo {
     pub account: String,
@@ -41,13 +41,13 @@ impl AccountInfo {
                 && timestamp(&self.delete_timestamp) > timestamp(&self.put_timestamp))
     }
 
-    /// Marked as deleted, whether its containers are gone or not.
+    /// Whether the status is DELETED, even while containers remain.
     pub fn is_status_deleted(&self) -> bool {
         self.status == "DELETED" || self.delete_timestamp > self.put_timestamp
     }
 }
 
-/// The counts of one policy in an account.
+/// Totals of one storage policy in an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContainerStats {
     pub storage_policy_index: i64,
@@ -56,7 +56,8 @@ pub struct ContainerStats {
     pub bytes_used: i64,
 }
 
-/// What is told about a container. The times keep the sender's text, which replicas hash.
+/// A container's row in its account. Times keep the sender's text, because the running hash covers
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRow {
     pub name: String,
@@ -69,7 +70,7 @@ pub struct ContainerRow {
 }
 
 impl ContainerRow {
-    /// Deleted and without objects: gone from listings.
+    /// Whether the row is deleted and has no objects, so that listings leave it out.
     fn deleted(&self) -> bool {
         timestamp(&self.delete_timestamp) > timestamp(&self.put_timestamp) && self.object_count == 0
     }
@@ -79,7 +80,7 @@ const INFO: &str = "SELECT account, created_at, put_timestamp, delete_timestamp,
     status_changed_at, container_count, object_count, bytes_used, hash, id FROM account_stat";
 
 impl<'c> AccountBroker<'c> {
-    /// Of a database that is an account's.
+    /// A view of an account's database.
     pub fn of(broker: &Broker<'c>) -> Self {
         AccountBroker(*broker)
     }
@@ -133,7 +134,8 @@ impl AccountBroker<'_> {
         self.merge_timestamps_with([created, put, delete], || self.is_deleted())
     }
 
-    /// Adds rows: of each container the latest put and delete time, and the last told counts.
+    /// Merges rows: each container keeps its latest put and delete times and the counts reported
+    /// last.
     pub fn merge_items(&self, rows: Vec<ContainerRow>) -> Result<()> {
         for row in rows {
             self.merge_item(row)?;
@@ -192,7 +194,7 @@ fn text(row: &Row<'_>, column: usize) -> rusqlite::Result<String> {
     Ok(row.get::<_, Option<String>>(column)?.unwrap_or_default())
 }
 
-/// Counts that less careful writers left as text or nothing are read as numbers.
+/// A count; text or NULL, which some older writers left, is converted.
 fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<i64> {
     match row.get_ref(column)?.data_type() {
         Type::Integer => row.get(column),

@@ -1,16 +1,19 @@
-//! What an auditor looks at: is the file a sound database, and do its counts agree.
+//! Audit of a database: SQLite's integrity check, and a comparison of its counts.
 
 use std::fs;
 
 use crate::broker::Broker;
 use crate::{AccountBroker, DbKind, IndexError, Result};
 
-/// Larger files are not read as a whole: while that runs, a shared database takes no updates.
+/// Maximum size for the integrity check, which reads the whole file; a shared database takes no
+/// updates while it runs.
 const CHECKED_BYTES_MAX: u64 = 64 << 20;
 
 impl Broker<'_> {
-    /// Why the counts do not agree; none: they do. A damaged file is an error, which moves the
-    /// database to quarantine. Deleted databases are not looked at.
+    /// Compares the counts; returns the mismatch, if any. Deleted databases are skipped.
+    ///
+    /// # Errors
+    /// A damaged file is `Corrupt`, which quarantines the database.
     pub fn audit(&self) -> Result<Option<String>> {
         if self.is_deleted_db()? {
             return Ok(None);
@@ -33,7 +36,7 @@ impl Broker<'_> {
 }
 
 impl AccountBroker<'_> {
-    /// An account's totals are the sums over its policies.
+    /// Compares an account's totals with the sums over its policies.
     fn audit_counts(&self) -> Result<Option<String>> {
         let info = self.info()?;
         let stats = self.policy_stats()?;

@@ -1,8 +1,8 @@
-//! What accounts and containers have in common: the one row about the database itself, its
-//! metadata, its times, and what is forgotten after the reclaim age.
+//! Operations common to accounts and containers: the stat row, metadata, times, and reclaiming
+//! after the reclaim age.
 //!
-//! A broker is lent to a closure that runs on one of the device's threads. On the writing side
-//! everything the closure does is one transaction, kept when it returns `Ok`.
+//! A broker is lent to a closure that runs on one of the device's threads. When writing, the whole
+//! closure is one transaction, committed when it returns `Ok`.
 
 use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
@@ -13,7 +13,7 @@ use crate::metadata::Metadata;
 use crate::migrate::Schema;
 use crate::{DbKey, DbKind, IndexError, Result};
 
-/// Tombstones looked at by one step of a reclaim.
+/// Tombstones examined by one step of a reclaim.
 const RECLAIM_PAGE_ROWS: i64 = 10_000;
 
 /// One database, through one connection.
@@ -26,21 +26,21 @@ pub struct Broker<'c> {
     pub(crate) created: bool,
 }
 
-/// How far a reclaim got.
+/// Result of one reclaim step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reclaimed {
     pub removed: usize,
-    /// Where to go on; none: that was all.
+    /// Marker of the next step; none after the last.
     pub next_marker: Option<String>,
 }
 
-/// Reads a timestamp of a database leniently: what is none is the beginning of time.
+/// Parses a database's timestamp; an invalid one is time zero.
 pub fn timestamp(text: &str) -> Timestamp {
     Timestamp::parse(text).unwrap_or(Timestamp::ZERO)
 }
 
 impl<'c> Broker<'c> {
-    /// This very operation made the database.
+    /// Whether this operation created the database.
     pub fn created(&self) -> bool {
         self.created
     }
@@ -53,7 +53,7 @@ impl<'c> Broker<'c> {
         self.key.kind
     }
 
-    /// Runs a statement that `{stat}` and `{contains}` of the kind are put into.
+    /// Executes a statement after filling in the kind's `{stat}` and `{contains}`.
     pub(crate) fn execute(&self, sql: &str, params: impl rusqlite::Params) -> Result<usize> {
         Ok(self.conn.prepare_cached(&self.sql(sql))?.execute(params)?)
     }
@@ -71,7 +71,7 @@ impl<'c> Broker<'c> {
         Metadata::parse(&self.raw_metadata()?)
     }
 
-    /// The column as it is.
+    /// The metadata column's text.
     pub fn raw_metadata(&self) -> Result<String> {
         let column = self
             .conn
@@ -83,8 +83,8 @@ impl<'c> Broker<'c> {
             .unwrap_or_default())
     }
 
-    /// Sets values unless there are newer ones; `("", timestamp)` removes. With `validate` the
-    /// result must keep the limits.
+    /// Sets values unless newer ones are stored; `("", timestamp)` removes. With `validate` the
+    /// result must be within the limits.
     pub fn update_metadata<'m>(
         &self,
         updates: impl IntoIterator<Item = (&'m str, &'m str, &'m str)>,
@@ -105,7 +105,7 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
-    /// Moves the put time forward, never back.
+    /// Raises the put time to `internal`; never lowers it.
     pub fn update_put_timestamp(&self, internal: &str) -> Result<()> {
         self.execute(
             "UPDATE {stat} SET put_timestamp = ?1 WHERE put_timestamp < ?1",
@@ -122,7 +122,7 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
-    /// Marks the database as deleted; its metadata goes, its rows are the caller's business.
+    /// Marks the database as deleted and clears its metadata; rows are the caller's responsibility.
     pub fn delete_db(&self, internal: &str) -> Result<()> {
         let metadata = self.metadata()?;
         let names = metadata.iter().map(|(name, ..)| name);
@@ -136,7 +136,7 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
-    /// Shards stay shards: what tells them their root is kept.
+    /// Whether a shard keeps this metadata when deleted: items that name its root.
     fn survives_deletion(&self, name: &str) -> bool {
         const KEPT: [&str; 3] = [
             "x-container-sysmeta-shard-quoted-root",
@@ -146,8 +146,8 @@ impl<'c> Broker<'c> {
         self.kind() == DbKind::Container && KEPT.contains(&name.to_lowercase().as_str())
     }
 
-    /// Takes another replica's times: the earliest creation, the latest put and delete.
-    /// Says whether the database was deleted by `is_deleted` before and after.
+    /// Merges another replica's times: earliest creation, latest put and delete. The status time
+    /// changes if `is_deleted` differs before and after.
     pub(crate) fn merge_timestamps_with(
         &self,
         times: [&str; 3],
@@ -169,7 +169,7 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
-    /// Removes one page of tombstones older than `age`, from `marker` on.
+    /// Removes one page of tombstones older than `age`, starting at `marker`.
     pub fn reclaim_tombstones(&self, age: Timestamp, marker: &str) -> Result<Reclaimed> {
         let column = match self.kind() {
             DbKind::Account => "delete_timestamp",
@@ -198,7 +198,7 @@ impl<'c> Broker<'c> {
         })
     }
 
-    /// Forgets old sync points, old shard ranges and metadata removed long ago.
+    /// Removes old sync points, shard ranges and metadata tombstones.
     pub fn reclaim_other(&self, age: Timestamp, sync_age: Timestamp) -> Result<()> {
         for table in ["outgoing_sync", "incoming_sync"] {
             if self.has_column(table, "updated_at")? {

@@ -1,4 +1,4 @@
-//! How many threads, queues and open databases an index may have; and its clock and dice.
+//! Limits of an index (threads, queues, open databases), and its clock and random source.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,52 +11,52 @@ use cairn_types::Timestamp;
 use crate::held;
 use crate::metadata::MetadataLimits;
 
-/// Where "now" comes from: handed in, so that a simulator can own it.
+/// Source of the current time, replaceable by a simulator.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Has whoever reads a file next get what is on the disk, and not what the page cache has.
+/// Drops a file's pages from the page cache, so that the next read returns the disk's content.
 pub type ReadFromDisk = Arc<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
 pub struct IndexConfig {
-    /// The folder whose sub-folders are devices.
+    /// Folder whose subfolders are the devices.
     pub devices: PathBuf,
-    /// Threads that read, on each device. They start when there is work.
+    /// Read threads per device, started on demand.
     pub read_threads: usize,
-    /// Threads that write, on each device. `None`: as many as suit who shares the databases.
+    /// Write threads per device; `None` selects by `exclusive`.
     pub write_threads: Option<usize>,
-    /// Jobs that may wait for each of the two, on each device.
+    /// Maximum queued jobs per lane and device.
     pub queue_jobs_max: usize,
-    /// Updates that may wait for one database.
+    /// Maximum queued updates per database.
     pub updates_max: usize,
-    /// Updates merged by one transaction.
+    /// Maximum updates per transaction.
     pub batch_max: usize,
-    /// Bytes of entries in a pending file before they are merged: some 300 rows, half of what
-    /// Swift's servers leave pending (`PENDING_CAP`). That of an exclusive database has twice the
-    /// room.
+    /// Bytes of entries in a pending file that trigger a merge: about 300 rows, half of Swift's
+    /// `PENDING_CAP`. An exclusive database's file is twice as large.
     pub pending_bytes: usize,
-    /// Databases kept open; each holds up to nine file descriptors.
+    /// Maximum open databases; each has up to nine file descriptors.
     pub open_max: usize,
-    /// A database nobody used for this long is closed, its log merged into the one file that
-    /// other programs read and copy.
+    /// Idle time after which a database is closed, with its log merged into the one file that other
+    /// programs read and copy.
     pub idle_close: Duration,
-    /// How long to wait for another process's lock on a database.
+    /// Timeout for another process's lock on a database.
     pub lock_timeout: Duration,
-    /// No other process opens these databases: they may be written in SQLite's WAL mode, which
-    /// shuts others out while one is open here, and gives the quickest commits. Without it they
-    /// are written as Swift's programs write them, which may read and write them all the while.
+    /// Whether this process alone opens these databases. They are then in SQLite's WAL mode, which
+    /// locks others out while open and has the cheapest commits. Otherwise they are written as
+    /// Swift's programs write them, which may read and write them concurrently.
     pub exclusive: bool,
-    /// Commits are not synced: for tests of speed alone.
+    /// Disables syncs of commits; for speed tests alone.
     pub unsafe_no_sync: bool,
     pub metadata_limits: MetadataLimits,
-    /// Asked for SQLite's log before an exclusive database that has one is opened.
+    /// Called with SQLite's log before an exclusive database that has one is opened.
     pub read_from_disk: ReadFromDisk,
-    /// Called with a device that has no space left for rows: gives up what was set aside for them.
+    /// Called with a device that is out of space: releases the space reserved for rows.
     pub make_room: Arc<dyn Fn(&Path) + Send + Sync>,
-    /// A simulated machine, in place of threads and syncs. One that runs workers closes nothing idle.
+    /// Simulated machine that replaces threads and syncs. One that runs workers disables closing of
+    /// idle databases.
     pub machine: Option<Arc<dyn Machine>>,
     pub clock: Clock,
-    /// 128 random bits each call: the ids of databases and the names of temporary files.
+    /// Returns 128 random bits per call, for database ids and names of temporary files.
     pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
 }
 
@@ -87,9 +87,9 @@ impl IndexConfig {
         }
     }
 
-    /// Threads that write, on each device. A shared database that another program has locked holds
-    /// one up for `lock_timeout`, and others are to go on meanwhile. Nobody locks exclusive ones:
-    /// few threads share more syncs.
+    /// Write threads per device. A lock held by another program blocks a thread for up to
+    /// `lock_timeout`, so shared databases get more. Exclusive ones are never locked by others, and
+    /// fewer threads share more syncs.
     pub(crate) fn write_threads(&self) -> usize {
         let usual = if self.exclusive { 2 } else { 8 };
         self.write_threads.unwrap_or(usual)
@@ -99,7 +99,7 @@ impl IndexConfig {
         (self.clock)()
     }
 
-    /// How files are synced here.
+    /// The sync functions for this configuration.
     pub(crate) fn syncs(&self) -> Syncs {
         Syncs {
             machine: self.machine.clone(),
@@ -107,13 +107,13 @@ impl IndexConfig {
         }
     }
 
-    /// Workers are run by a simulator.
+    /// Whether a simulator runs the workers.
     pub(crate) fn is_simulated(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.and_then(|machine| machine.employer()).is_some()
     }
 
-    /// A database's id: a version 4 UUID, a dash, and the device it was made on.
+    /// A database id: a version 4 UUID, a dash, and the name of the device it was created on.
     pub(crate) fn new_db_id(&self, device: &str) -> String {
         let bits = (self.random)() & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
         let hex = format!("{bits:032x}");

@@ -1,13 +1,13 @@
 //! Opening a database: pragmas, the `chexor` function, the journal mode.
 //!
 //! Shared databases are written as Swift's programs write them: with a rollback journal that a
-//! commit deletes, under SQLite's locks between processes, each waited for up to `lock_timeout`.
-//! A process that finds one in WAL mode (an exclusive one of ours was killed) brings it back.
+//! commit deletes, under SQLite's locks between processes, each with `lock_timeout`. One found in
+//! WAL mode (left by a killed exclusive process) is converted back.
 //!
-//! Exclusive databases are in WAL mode while we have them: a commit appends to `<hash>.db-wal` and
-//! syncs it, readers see the last commit. The last connection to close merges the log into the
-//! file and removes it. Swift's programs set the journal mode to DELETE when they open a file, and
-//! fail at once where somebody has it open in WAL mode: such a database is for one process only.
+//! Exclusive databases are in WAL mode while open: a commit appends to `<hash>.db-wal` and syncs
+//! it; readers see the last commit. The last connection to close checkpoints the log into the file
+//! and removes it. Swift's programs set the journal mode to DELETE on opening, and fail at once on
+//! a database that is open in WAL mode: it is for one process only.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,22 +27,22 @@ use crate::config::IndexConfig;
 use crate::held::{Held, SyncWeight, wal_path};
 use crate::{IndexError, Result, files};
 
-/// Log pages after which a commit also merges the log into the file: often enough to keep reads
-/// quick, seldom enough that hot pages are merged once for many commits.
+/// Log pages that trigger a checkpoint: low enough to keep reads quick, high enough that a hot page
+/// is merged once for many commits.
 const CHECKPOINT_PAGES: i32 = 2000;
-/// How long readers of the log are waited for before it is emptied.
-const READERS_LEAVE: Duration = Duration::from_secs(1);
+/// Timeout for readers of the log before it is truncated.
+const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const WRITER_CACHE_KIB: i32 = 1024;
 const READER_CACHE_KIB: i32 = 512;
 const STATEMENTS_MAX: usize = 48;
 
-/// Keeps the log's index in this process's memory. In a file, as by default, the index is written
-/// to disk with every sync of the file system, for nothing. Other processes are kept out while a
-/// database is open here.
+/// VFS that keeps the log's index in process memory. In a file, the default, every sync of the file
+/// system would also write the index. It locks out other processes while a database is open.
 const EXCLUSIVE_VFS: &str = "unix-excl";
 const SHARED_VFS: &str = "unix";
 
-/// The one connection that writes a database, to be synced by `held`. A log of before is merged first.
+/// Opens the write connection of a database synced through `held`; a log left by an earlier process
+/// is merged first.
 pub(crate) fn open_held(path: &Path, config: &IndexConfig, held: &Held) -> Result<Connection> {
     merge_left_log(path, config, held)?;
     let conn = open_writer(path, config)?;
@@ -52,7 +52,7 @@ pub(crate) fn open_held(path: &Path, config: &IndexConfig, held: &Held) -> Resul
     Ok(conn)
 }
 
-/// The one connection that writes a database. Closed by [`close`], or its log stays beside it.
+/// Opens the write connection of a database. Must be closed by [`close`], or its log stays on disk.
 pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connection> {
     read_log_from_disk(path, config)?;
     let mut conn = open_existing(path, config)?;
@@ -63,8 +63,8 @@ pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connectio
         conn.wal_hook(Some(merge_grown_log))?;
         // SQLite opens its log with the first read.
         conn.query_row("SELECT COUNT(*) FROM sqlite_master", [], |_| Ok(()))?;
-        // The log is synced after each commit by whoever commits (`db.rs`), together with others'.
-        // NORMAL syncs what merging the log into the file needs.
+        // Commits are synced by their committer (`db.rs`) together with others. NORMAL adds the
+        // syncs that a checkpoint needs.
         conn.pragma_update(None, "synchronous", "NORMAL")?;
     } else {
         set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
@@ -73,8 +73,8 @@ pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connectio
     Ok(conn)
 }
 
-/// Closes the connection that writes, and merges the log into the file if `is_sound`, that is, if no
-/// sync has failed: else pages of the log may be lost that are still read as if they were there.
+/// Closes the write connection, and checkpoints the log if `is_sound`: no sync has failed. After a
+/// failure, pages of the log may be lost on disk although the page cache still has them.
 pub(crate) fn close(conn: Connection, is_sound: bool) {
     if is_sound && let Err(error) = set_log_stays(&conn, false) {
         tracing::warn!(%error, "the log of a database is left beside it");
@@ -82,15 +82,15 @@ pub(crate) fn close(conn: Connection, is_sound: bool) {
     drop(conn);
 }
 
-/// Whether SQLite leaves the log where it is when the last connection is closed.
+/// Sets whether SQLite leaves the log in place when the last connection closes.
 pub(crate) fn set_log_stays(conn: &Connection, stays: bool) -> Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, stays)?;
     Ok(())
 }
 
-/// Merges the whole log, and cuts it to nothing. False: somebody still reads what is in it.
+/// Checkpoints and truncates the log. False if a reader still uses it.
 pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool> {
-    conn.busy_timeout(READERS_LEAVE.min(config.lock_timeout))?;
+    conn.busy_timeout(READERS_TIMEOUT.min(config.lock_timeout))?;
     let busy = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
         row.get::<_, i64>(0)
     });
@@ -98,14 +98,14 @@ pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool>
     Ok(busy? == 0)
 }
 
-/// Merges a log that was left beside an exclusive database into its file, and removes it. A process that
-/// was killed left it, or a sync of it has failed. Commits go to a new log from then on: of the old one
-/// its name and its extents may be in memory alone. They are clean there after a write that failed, and
-/// where a file system has no journal no later sync writes them.
+/// Checkpoints and removes a log left beside an exclusive database, by a killed process or after a
+/// failed sync. Later commits go to a new log: the old one's name and extents may exist in memory
+/// alone. They are clean there after a failed write, and on a file system without a journal no
+/// later sync writes them.
 ///
 /// # Errors
-/// The log stays, and is the database's still. It also stays, without an error, where the file cannot
-/// grow.
+/// The log stays, and remains part of the database. It also stays, without an error, where the file
+/// cannot grow.
 fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> {
     let log = wal_path(path);
     let left = match fs::metadata(&log) {
@@ -116,7 +116,7 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
         return remove(&log);
     }
     read_log_from_disk(path, config)?;
-    // Closing it would end SQLite's locks on the file: it is open for longer than the connection.
+    // Closing this descriptor would drop SQLite's locks on the file, so it outlives the connection.
     let file = fs::File::open(path).map_err(|error| IndexError::io(path, error))?;
     let file = held.synced(file);
     let conn = open_existing(path, config)?;
@@ -134,13 +134,14 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
     .map_err(|error| IndexError::io(path, error))?;
     close(conn, true);
     drop(file);
-    // Its name comes back in a power cut else, perhaps when later pages are in the file.
+    // Without this sync a power cut can restore the name, perhaps after later pages reached the
+    // file.
     let weight = SyncWeight::Of(1);
     held.sync(&held.set_of(&held.folder, true, weight), weight)
         .map_err(|error| IndexError::io(path, error))
 }
 
-/// Merges all of the log into the file, and syncs that. False: somebody reads what is in the log.
+/// Checkpoints the whole log and syncs the file. False if a reader still uses the log.
 fn merge_whole_log(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("PRAGMA wal_checkpoint(FULL)", [], |row| {
         let (busy, pages, merged): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -157,14 +158,14 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// A log that was not merged was left by a process that was killed, or is distrusted: what of it the
-/// page cache has may not be what is on the disk.
+/// Drops the page cache of an unmerged log, left by a killed process or distrusted after a failed
+/// sync: cached pages may differ from the disk.
 fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
     let log = wal_path(path);
     let is_left = fs::metadata(&log).is_ok_and(|meta| meta.len() > 0);
     match is_left && !config.unsafe_no_sync && !Plant::FailedSyncBelieved.is_on() {
         true => match (config.read_from_disk)(&log) {
-            // An earlier connection of this process was being closed: it has merged the log.
+            // An earlier connection of this process checkpointed the log while closing.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             read => read.map_err(|error| IndexError::io(&log, error)),
         },
@@ -172,20 +173,20 @@ fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
     }
 }
 
-/// Merges the log after a commit that made it long. As SQLite would by itself, but that it keeps
-/// failures of its syncs to itself then: here the commit fails, and the connection is given up.
+/// Checkpoints the log once it is long. SQLite's own auto-checkpoint ignores failed syncs; here the
+/// commit fails and the connection is dropped.
 fn merge_grown_log(log: &mut Wal, pages: i32) -> rusqlite::Result<()> {
     if pages < CHECKPOINT_PAGES {
         return Ok(());
     }
     match log.checkpoint() {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => Err(error),
-        // Another merges just now, or there is no room for what is new: it is all in the log.
+        // A concurrent checkpoint, or no space: the log has all rows.
         _ => Ok(()),
     }
 }
 
-/// A file that nobody else knows of yet: one that a replicator has sent. It stays one file.
+/// Opens a file received from a replicator, not yet in place. It stays a single file.
 pub(crate) fn open_received(path: &Path, config: &IndexConfig) -> Result<Connection> {
     let conn = open_with(path, SHARED_VFS, config.lock_timeout)?;
     set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
@@ -193,8 +194,8 @@ pub(crate) fn open_received(path: &Path, config: &IndexConfig) -> Result<Connect
     Ok(conn)
 }
 
-/// A commit is the removal of the journal: EXTRA syncs the folder after it, so that a power cut
-/// does not bring the journal, and the state of before, back.
+/// Makes commits durable. A commit is the removal of the journal: EXTRA syncs the folder after it,
+/// so that a power cut cannot restore the journal and roll back.
 fn set_synced_commits(conn: &Connection, config: &IndexConfig) -> Result<()> {
     let level = if config.unsafe_no_sync {
         "OFF"
@@ -211,13 +212,13 @@ pub(crate) fn open_reader(path: &Path, config: &IndexConfig) -> Result<Connectio
     Ok(conn)
 }
 
-/// A new file, filled without syncs: the caller syncs it once, when it is whole, by the descriptor
-/// that was opened before anything was written. To be kept until the connection is closed.
+/// Creates a file, filled without syncs. The caller syncs it once, when complete, by the returned
+/// descriptor, opened before the first write and kept until the connection is closed.
 pub(crate) fn open_new(path: &Path) -> Result<(Connection, fs::File)> {
     let created = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
-        .mode(files::PRIVATE)
+        .mode(files::PRIVATE_FILE_MODE)
         .open(path);
     let file = created.map_err(|error| IndexError::io(path, error))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -248,8 +249,8 @@ fn open_with(path: &Path, vfs: &str, lock_timeout: Duration) -> Result<Connectio
     Ok(conn)
 }
 
-/// Waits for whoever has the database in another mode: SQLite's own busy handler is not asked
-/// when the mode changes.
+/// Sets the journal mode, and retries while other connections use another mode: SQLite's busy
+/// handler is not called for mode changes.
 fn set_journal_mode(
     conn: &Connection,
     path: &Path,
@@ -297,8 +298,8 @@ fn add_chexor(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// What a row adds to the running hash of its database: the XOR of each row's MD5, so that adding
-/// a row twice takes it out, in any order.
+/// A row's share of the running hash: its MD5. Shares are combined by XOR, so that adding a row
+/// twice removes it, in any order.
 pub(crate) fn row_hash(name: &[u8], time: ValueRef<'_>) -> u128 {
     finish_row(Md5::new_with_prefix(name), time)
 }
@@ -309,7 +310,7 @@ fn finish_row(mut md5: Md5, time: ValueRef<'_>) -> u128 {
     u128::from_be_bytes(md5.finalize().into())
 }
 
-/// The running hash `old`, as the database has it, with rows added or taken out.
+/// The stored running hash `old`, with rows added or removed.
 pub(crate) fn xor_text(old: &str, rows: u128) -> rusqlite::Result<String> {
     match u128::from_str_radix(old, 16) {
         Ok(old) => Ok(format!("{:032x}", old ^ rows)),
@@ -317,7 +318,7 @@ pub(crate) fn xor_text(old: &str, rows: u128) -> rusqlite::Result<String> {
     }
 }
 
-/// Feeds a value in the text form that Python would give it.
+/// Hashes a value in Python's text form.
 fn update_text(md5: &mut Md5, value: ValueRef<'_>) {
     match value {
         ValueRef::Text(text) | ValueRef::Blob(text) => md5.update(text),
@@ -334,7 +335,7 @@ mod tests {
 
     #[test]
     fn chexor_as_upstream() {
-        // Upstream's own sample: test_db.py, TestHelperFunctions.
+        // Sample from upstream's test_db.py, TestHelperFunctions.
         let conn = Connection::open_in_memory().unwrap();
         add_chexor(&conn).unwrap();
         let call = |old: &str, name: &str, time: &str| -> String {

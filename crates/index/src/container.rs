@@ -1,4 +1,4 @@
-//! A container database: facts about the container, and its policy.
+//! Container database: its stat row, and its storage policy.
 
 pub(crate) mod batch;
 mod merge;
@@ -15,8 +15,8 @@ pub use merge::ObjectRow;
 pub(crate) use shards::epoch_of;
 pub use shards::{Cut, DbState, FoundRange, RangeQuery, RowsQuery};
 
-/// Rows for which it is worth having SQLite prepare its statements anew.
-const BATCH_ROWS: usize = 16;
+/// Rows from which it pays that SQLite prepares its statements again.
+const BATCH_ROWS_MIN: usize = 16;
 
 /// A container database, lent to a closure.
 pub struct ContainerBroker<'c>(pub(crate) Broker<'c>);
@@ -28,7 +28,7 @@ impl<'c> Deref for ContainerBroker<'c> {
     }
 }
 
-/// Facts about a container. Times are the texts of the database: replicas hash them.
+/// Stored totals and state of a container. Times are the database's texts: the hash covers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerInfo {
     pub account: String,
@@ -49,18 +49,18 @@ pub struct ContainerInfo {
     pub x_container_sync_point1: i64,
     pub x_container_sync_point2: i64,
     pub storage_policy_index: i64,
-    /// The name of its [`DbState`].
+    /// Name of its [`DbState`].
     pub db_state: &'static str,
 }
 
 impl ContainerInfo {
-    /// Deleted: the delete time is later than the put time, and no objects are left.
+    /// Whether the delete time is later than the put time and no objects are left.
     pub fn is_deleted(&self) -> bool {
         self.object_count == 0 && timestamp(&self.delete_timestamp) > timestamp(&self.put_timestamp)
     }
 }
 
-/// The counts of one policy in a container.
+/// Totals of one storage policy in a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyStats {
     pub storage_policy_index: i64,
@@ -74,7 +74,7 @@ const INFO: &str = "SELECT account, container, created_at, put_timestamp, delete
     x_container_sync_point1, x_container_sync_point2, storage_policy_index FROM container_stat";
 
 impl<'c> ContainerBroker<'c> {
-    /// Of a database that is a container's.
+    /// A view of a container's database.
     pub fn of(broker: &Broker<'c>) -> Self {
         ContainerBroker(*broker)
     }
@@ -122,7 +122,7 @@ impl ContainerBroker<'_> {
         Ok(self.info()?.is_deleted())
     }
 
-    /// No objects in any policy, nor in shards: more than `is_deleted` asks.
+    /// Whether no policy and no shard has objects; stricter than `is_deleted`.
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.is_empty_itself()? && self.is_empty_beyond()?)
     }
@@ -150,7 +150,7 @@ impl ContainerBroker<'_> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Gives the container another policy; objects of the old one stay until reconciled.
+    /// Changes the container's policy; objects of the old one stay until reconciled.
     pub fn set_storage_policy_index(&self, index: i64, internal: &str) -> Result<()> {
         self.execute(
             "INSERT OR IGNORE INTO policy_stat (storage_policy_index) VALUES (?)",
@@ -164,7 +164,7 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// Notes what the account has been told.
+    /// Stores the totals that were last reported to the account.
     pub fn reported(
         &self,
         put_timestamp: &str,
@@ -180,7 +180,7 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// How far container sync got; none leaves a point as it is.
+    /// Sets the sync points of container sync; none leaves a point unchanged.
     pub fn set_x_container_sync_points(
         &self,
         point1: Option<i64>,
@@ -195,20 +195,19 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// Takes another replica's creation, put and delete times.
+    /// Merges another replica's creation, put and delete times.
     pub fn merge_timestamps(&self, created: &str, put: &str, delete: &str) -> Result<()> {
         self.merge_timestamps_with([created, put, delete], || self.is_deleted())
     }
 
-    /// Whether rows that are committed together are counted together: the database's triggers are
-    /// known, so that they can be left out.
+    /// Whether a batch may be merged without triggers: the database's triggers are known ones.
     pub fn counts_in_batches(&self) -> bool {
         self.0.schema.known_triggers
     }
 
-    /// Adds rows, keeping of each what is newest.
+    /// Merges rows; the newest of each name wins.
     pub fn merge_items(&self, rows: Vec<ObjectRow>) -> Result<()> {
-        if self.0.schema.known_triggers && rows.len() >= BATCH_ROWS {
+        if self.0.schema.known_triggers && rows.len() >= BATCH_ROWS_MIN {
             batch::set_triggers(self.0.conn, false)?;
             let merged = batch::merge(self.0, rows);
             batch::set_triggers(self.0.conn, true)?;

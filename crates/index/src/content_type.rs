@@ -1,10 +1,10 @@
-//! The `swift_bytes` parameter of a content type: the size of what a large object's manifest
-//! stands for, kept in the content-type column for want of one of its own.
+//! The `swift_bytes` parameter of a content type: the total size of a manifest's segments, kept in
+//! the content-type column because the schema has none for it.
 
-/// A content type as Swift rewrites it, and the value of its `swift_bytes` parameter.
+/// Splits a content type into Swift's rewritten form and the value of `swift_bytes`.
 ///
-/// Parameters are found as upstream's pattern finds them: `; token`, optionally `= token` or
-/// `= "quoted"`; what does not fit is dropped. Without any `;` the text stays as it is.
+/// Parameters match upstream's pattern: `; token`, optionally `= token` or `= "quoted"`; anything
+/// else is dropped. Without a `;` the text is unchanged.
 pub fn extract_swift_bytes(content_type: &str) -> (String, Option<String>) {
     let Some((main, params)) = content_type.split_once(';') else {
         return (content_type.to_owned(), None);
@@ -31,7 +31,7 @@ pub fn extract_swift_bytes(content_type: &str) -> (String, Option<String>) {
     (clean, swift_bytes)
 }
 
-/// One parameter at the start of `text`: its name, its value, and the bytes it takes.
+/// Parses one parameter at the start of `text`: name, value, bytes consumed.
 fn parameter(text: &str) -> Option<(&str, &str, usize)> {
     let mut at = space(text, 0);
     if !text[at..].starts_with(';') {
@@ -69,7 +69,7 @@ fn token(text: &str, from: usize) -> usize {
     length.map_or(text.len(), |length| from + length)
 }
 
-/// The end of a quoted string that starts here, its quotes included.
+/// End of the quoted string that starts at `from`, including the quotes.
 fn quoted(text: &str, from: usize) -> Option<usize> {
     let mut chars = text[from..].char_indices();
     if chars.next()?.1 != '"' {

@@ -1,5 +1,5 @@
-//! Making a database: built beside its place with the first update in it, synced, and renamed, so
-//! that it is there whole or not at all.
+//! Creation of a database: built in a temporary file with its first update, synced, then renamed,
+//! so that it is never visible half made.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::schema::{self, NewDb};
 use crate::{IndexError, Result, connection, files};
 
 impl Db {
-    /// Makes the database, and tells who asked for it.
+    /// Creates the database and completes the first update.
     pub(crate) fn create(&self, config: &IndexConfig, new: &NewDb, mut first: Box<dyn Update>) {
         let outcome = self.create_with(config, new, first.as_mut());
         let path = self.key.file(&config.devices);
@@ -35,7 +35,7 @@ impl Db {
             .build(config, new, first, &temporary)
             .and_then(|outcome| {
                 if !files::rename_to_free(&temporary, &path)? {
-                    // Another process was quicker; one that receives a database takes no lock.
+                    // Another process created it first; one that receives a database takes no lock.
                     return Err(IndexError::Busy {
                         what: path.display().to_string(),
                     });
@@ -44,14 +44,14 @@ impl Db {
                 outcome
             });
         if result.is_err() {
-            // Gone already where it was renamed; else a leftover that nobody reads.
+            // Already renamed, or a leftover that nobody reads.
             let _ = fs::remove_file(&temporary);
         }
         result
     }
 
-    /// Fills the file, and syncs it. The inner result is the update's own: a database that it
-    /// refuses to be put into is made all the same, as Swift does.
+    /// Fills and syncs the file. The inner result is the update's: a refused update still creates
+    /// the database, as in Swift.
     fn build(
         &self,
         config: &IndexConfig,
@@ -72,7 +72,7 @@ impl Db {
         let outcome = apply_alone(&conn, broker, first)?;
         run(&conn, "COMMIT")?;
         if config.exclusive {
-            // The mode is part of the file: it is born as we open it later.
+            // The journal mode is stored in the file: set to the mode it is opened with later.
             conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
         }
         conn.close().map_err(|(_, error)| IndexError::from(error))?;
@@ -82,7 +82,7 @@ impl Db {
     }
 }
 
-/// Makes a name in a folder durable.
+/// Renames a file and makes the name durable.
 fn name_file(
     config: &IndexConfig,
     dir: &Path,

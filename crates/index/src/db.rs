@@ -1,9 +1,8 @@
 //! One open database: its connections, and the queue of updates that become transactions.
 //!
-//! Updates of a database are taken from its queue by one thread at a time, as many as there are,
-//! and made in one transaction; everyone who waits for one of them is told after the commit, that
-//! is, after the sync. While that runs the next batch gathers. Readers use connections of their
-//! own and see the last commit.
+//! Group commit: one thread at a time takes all queued updates of a database and makes one
+//! transaction of them; waiters are notified after the sync. The next batch collects meanwhile.
+//! Readers use connections of their own and see the last commit.
 
 pub(crate) mod commit;
 mod lease;
@@ -33,52 +32,51 @@ use commit::{Commit, CommitLog};
 pub(crate) use lease::Lease;
 pub(crate) use queue::Queue;
 
-/// The right to write, and the connection to do it with.
+/// Lock on writing, with the write connection.
 pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
 
-/// A reader waits so long for what is pending to be merged; Swift's servers give it 0.1 seconds.
-const READER_PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout of a reader for the merge of pending rows; Swift's servers use 0.1 seconds.
+const READER_MERGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A database that others open and give up all the while is not waited for.
-const OPEN_ATTEMPTS: usize = 3;
+/// Attempts to open a database that other processes keep replacing.
+const OPEN_ATTEMPTS_MAX: usize = 3;
 
-/// Read connections kept per database; more are opened when more read at once.
-const READERS_KEPT: usize = 2;
+/// Read connections kept per database; more are opened under concurrent reads.
+const READERS_KEPT_MAX: usize = 2;
 
-/// An update that waits for its transaction.
+/// An update in the queue of a database.
 pub(crate) trait Update: Send {
-    /// What must hold for the device.
+    /// Condition of the device that must hold.
     fn check(&self) -> DriveCheck;
-    /// Make the database if there is none.
+    /// Parameters for creating a missing database; none if it must exist.
     fn new_db(&self) -> Option<&NewDb>;
-    /// Object rows, where that is all it adds: those of one transaction are merged together.
+    /// Object rows, if the update only adds such: those of one transaction are merged together.
     fn object_rows(&mut self) -> Option<&mut Vec<ObjectRow>> {
         None
     }
-    /// It may fail after changing something, and is then undone alone.
+    /// Whether `apply` may fail after changes, and needs a savepoint.
     fn may_fail(&self) -> bool;
     fn apply(&mut self, broker: Broker<'_>) -> Result<()>;
-    /// Called once: with what came of the transaction, or of `apply`.
+    /// Called once with the result of the transaction, or of `apply`.
     fn finish(self: Box<Self>, outcome: Result<()>);
 }
 
-/// An open database. Who holds one of its locks takes none that is named before it: the pool's table of open
-/// databases, `writer`, `logged`, `shared`, `queue`, `last_used`. A gate's turn is asked for with the first
-/// three at most.
+/// An open database. Lock order: the pool's table of open databases, `writer`, `logged`, `shared`,
+/// `queue`, `last_used`. A gate's turn is requested while holding at most the first three.
 pub(crate) struct Db {
     pub(crate) key: DbKey,
     leases: Arc<AtomicUsize>,
     pub(crate) last_used: Mutex<Instant>,
     pub(crate) queue: Mutex<Queue>,
-    /// Told when the queue is gathered.
+    /// Signalled when the awaited updates are queued.
     pub(crate) gathered: Condvar,
     /// Held while a batch is written, and while the database is opened.
     writer: parking_lot::Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
-    /// Where readers and commits keep each other out: in databases that are not exclusive.
+    /// Mutual exclusion of readers and commits, for shared databases.
     pub(crate) gate: Arc<Gate>,
     pub(crate) logged: Mutex<Logged>,
-    /// The log has rows that readers of an exclusive database would not see.
+    /// Whether the log has rows that readers of an exclusive database do not see yet.
     pub(crate) is_behind: AtomicBool,
 }
 
@@ -86,9 +84,9 @@ pub(crate) struct Db {
 struct Shared {
     opened: Option<Opened>,
     readers: Vec<Connection>,
-    /// Of what the writer has open.
+    /// Descriptors of the open files.
     held: Option<Arc<Held>>,
-    /// What was open when a sync failed.
+    /// Descriptors that were open when a sync failed.
     distrusted: Option<Arc<Held>>,
 }
 
@@ -97,7 +95,7 @@ pub(crate) struct Opened {
     pub(crate) file: PathBuf,
     identity: Identity,
     pub(crate) schema: Schema,
-    /// The name of SQLite's log in its folder is on disk, too.
+    /// Whether the name of SQLite's log is durable.
     pub(crate) log_is_named: Arc<AtomicBool>,
     pub(crate) held: Arc<Held>,
 }
@@ -107,7 +105,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Drop for Db {
-    /// The writer closes last: it merges the log into the file, synced.
+    /// Closes the write connection last: that checkpoints the log into the file, synced.
     fn drop(&mut self) {
         self.forget(&mut self.writer.lock());
     }
@@ -129,7 +127,7 @@ impl Db {
         }
     }
 
-    /// The right to write: nobody else in this process writes while it is held.
+    /// Acquires this process's write lock, with triggers enabled.
     pub(crate) fn writer(&self) -> Result<Writer<'_>> {
         let writer = self.writer.lock();
         if let Some(conn) = writer.as_ref() {
@@ -138,13 +136,13 @@ impl Db {
         Ok(writer)
     }
 
-    /// As [`Db::writer`], for who only merges rows.
+    /// As [`Db::writer`], for callers that only merge rows.
     pub(crate) fn row_writer(&self) -> Writer<'_> {
         self.writer.lock()
     }
 
-    /// The next who needs it opens it again.
-    pub(crate) fn open_anew(&self) {
+    /// Marks the database to be reopened by its next user.
+    pub(crate) fn mark_for_reopen(&self) {
         lock(&self.shared).opened = None;
     }
 
@@ -152,7 +150,7 @@ impl Db {
         lock(&self.shared).opened.is_some()
     }
 
-    /// Is there a file? Without opening it.
+    /// Whether the database file exists; does not open it.
     pub(crate) fn exists(&self, config: &IndexConfig) -> Result<bool> {
         if self.still_open(config)?.is_some() {
             return Ok(true);
@@ -191,10 +189,10 @@ impl Db {
         }
     }
 
-    /// Opens the database, unless it is, and gives a connection of one that has read it. It is not
-    /// opened anew after a failed sync as long as somebody reads it.
+    /// Opens the database if necessary, and returns a kept read connection if there is one. After a
+    /// failed sync it is not reopened while readers use it.
     fn begin_reading(&self, config: &IndexConfig) -> Result<(Opened, Reading, Option<Connection>)> {
-        for _ in 0..OPEN_ATTEMPTS {
+        for _ in 0..OPEN_ATTEMPTS_MAX {
             let opened = self.open_to_read(config)?;
             let mut shared = lock(&self.shared);
             let is_open = |now: &Opened| Arc::ptr_eq(&now.held, &opened.held);
@@ -211,16 +209,16 @@ impl Db {
     fn open_to_read(&self, config: &IndexConfig) -> Result<Opened> {
         match self.still_open(config)? {
             Some(opened) if !self.is_behind(config, &opened)? => Ok(opened),
-            Some(opened) => match self.writer.try_lock_for(READER_PATIENCE) {
+            Some(opened) => match self.writer.try_lock_for(READER_MERGE_TIMEOUT) {
                 Some(mut writer) => self.open_shown(config, &mut writer),
-                // Whoever writes waits for the disk. What was there before can be told.
+                // The writer waits for the disk; the last commit can still be read.
                 None => Ok(opened),
             },
             None => self.open_shown(config, &mut self.writer.lock()),
         }
     }
 
-    /// Is there anything pending that readers do not see?
+    /// Whether there are pending rows that readers do not see.
     fn is_behind(&self, config: &IndexConfig, opened: &Opened) -> Result<bool> {
         match config.exclusive {
             true => Ok(self.is_behind.load(Ordering::Acquire)),
@@ -231,7 +229,7 @@ impl Db {
     fn keep_reader(&self, conn: Connection, opened: &Opened) {
         let mut shared = lock(&self.shared);
         let is_open = |now: &Opened| Arc::ptr_eq(&now.held, &opened.held);
-        if shared.opened.as_ref().is_some_and(is_open) && shared.readers.len() < READERS_KEPT {
+        if shared.opened.as_ref().is_some_and(is_open) && shared.readers.len() < READERS_KEPT_MAX {
             shared.readers.push(conn);
         } else {
             drop(shared);
@@ -239,13 +237,13 @@ impl Db {
         }
     }
 
-    /// Makes one transaction of what is queued; gives what is still to be synced.
+    /// Makes one transaction of the queued updates; returns the commits that still need a sync.
     pub(crate) fn drain(&self, config: &IndexConfig) -> Vec<Commit> {
         let mut commits = Vec::new();
         let batch = lock(&self.queue).take(config.batch_max);
         let write = AssertUnwindSafe(|| self.write(config, batch, &mut commits));
         if catch_unwind(write).is_err() {
-            // Whoever waited sees the channel closed; the transaction is gone with its connection.
+            // Waiters see a closed channel; the transaction ended with its connection.
             tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
             self.forget(&mut self.writer.lock());
         }
@@ -253,7 +251,7 @@ impl Db {
     }
 
     fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>, commits: &mut Vec<Commit>) {
-        let mut batch = self.with_device(config, batch);
+        let mut batch = self.filter_by_device(config, batch);
         self.ensure_room(config);
         let mut writer = match self.writer.try_lock() {
             Some(writer) => writer,
@@ -270,7 +268,7 @@ impl Db {
             let opened = match self.open(config, &mut writer) {
                 Ok(opened) => opened,
                 Err(IndexError::NotFound { path }) => {
-                    // Nobody before the first that makes the database finds one.
+                    // Updates before the first that creates the database find none.
                     let Some(first) = batch.pop_front() else {
                         return;
                     };
@@ -294,7 +292,7 @@ impl Db {
             };
             let failed = match self.settle_log(config, conn, &opened) {
                 Ok(()) => self.transact(config, conn, &opened, updates, commits),
-                Err(error) => Some(self.undone(config, &opened, error, updates)),
+                Err(error) => Some(self.fail_rolled_back(config, &opened, error, updates)),
             };
             let is_undone = conn.is_autocommit();
             match failed {
@@ -307,23 +305,23 @@ impl Db {
         }
     }
 
-    /// Has the pool close it next, whoever goes on to ask for it: the device is not mounted any more,
-    /// and what is open of it keeps its file system alive.
-    pub(crate) fn let_go(&self, config: &IndexConfig) {
+    /// Marks the database to be closed next, even if it is in use again: its device is no longer
+    /// mounted, and open files would keep the file system busy.
+    pub(crate) fn mark_idle(&self, config: &IndexConfig) {
         if let Some(long_ago) = Instant::now().checked_sub(config.idle_close) {
             *lock(&self.last_used) = long_ago;
         }
     }
 
-    /// Those whose device is as they ask; others are told.
-    fn with_device(
+    /// Filters updates by the condition of their device; the others fail.
+    fn filter_by_device(
         &self,
         config: &IndexConfig,
         batch: Vec<Box<dyn Update>>,
     ) -> Vec<Box<dyn Update>> {
         let device = config.devices.join(&*self.key.device);
         let mut ready = Vec::with_capacity(batch.len());
-        // Neighbours mostly ask the same.
+        // Consecutive updates usually have the same condition.
         let mut last: Option<(DriveCheck, Result<()>)> = None;
         for update in batch {
             let asked = update.check();
@@ -336,7 +334,7 @@ impl Db {
                 Ok(()) => ready.push(update),
                 Err(error) => {
                     if matches!(error, IndexError::NotMounted { .. }) {
-                        self.let_go(config);
+                        self.mark_idle(config);
                     }
                     update.finish(Err(error));
                 }
@@ -345,7 +343,7 @@ impl Db {
         ready
     }
 
-    /// Logs the updates while another thread merges; or gives them back.
+    /// Logs the updates while another thread merges, or returns them.
     fn log_beside(
         &self,
         config: &IndexConfig,
@@ -354,12 +352,12 @@ impl Db {
     ) -> Option<Vec<Box<dyn Update>>> {
         match self.still_open(config) {
             Ok(Some(opened)) => self.log_rows_beside(config, &opened, batch, commits),
-            // Told by those who may write.
+            // Reported by holders of the write lock.
             _ => Some(batch),
         }
     }
 
-    /// One transaction of all updates. Returns the error that undid it, if one did.
+    /// Runs all updates in one transaction. Returns the error that rolled it back, if any.
     fn transact(
         &self,
         config: &IndexConfig,
@@ -380,10 +378,10 @@ impl Db {
         });
         if let Err(error) = result {
             if !conn.is_autocommit() {
-                // It may have been undone already; a connection still in a transaction is dropped.
+                // SQLite may have rolled back already; one still in a transaction is dropped.
                 let _ = run(conn, "ROLLBACK");
             }
-            return Some(self.undone(config, opened, error, updates));
+            return Some(self.fail_rolled_back(config, opened, error, updates));
         }
         let outcomes = outcomes
             .into_iter()
@@ -403,8 +401,8 @@ impl Db {
         None
     }
 
-    /// Tells everybody that nothing came of it.
-    fn undone(
+    /// Fails all updates of a rolled-back transaction.
+    fn fail_rolled_back(
         &self,
         config: &IndexConfig,
         opened: &Opened,
@@ -434,8 +432,8 @@ impl Db {
         }
     }
 
-    /// What is open, if the file is still the one that was opened: another process may have
-    /// removed or replaced it, or put the file of a later epoch beside it.
+    /// The open database if its file is still in place: another process may have removed or
+    /// replaced it, or created the file of a later epoch.
     fn still_open(&self, config: &IndexConfig) -> Result<Option<Opened>> {
         let opened = lock(&self.shared).opened.clone();
         let Some(opened) = opened.filter(|opened| !opened.held.has_failed()) else {
@@ -449,8 +447,7 @@ impl Db {
         Ok(same.then_some(opened))
     }
 
-    /// Opens the database for writing, unless it is open: brings the tables up to date, and
-    /// merges what Swift left pending.
+    /// Opens the database for writing if necessary: migrates it, and merges Swift's pending rows.
     pub(crate) fn open(
         &self,
         config: &IndexConfig,
@@ -499,8 +496,8 @@ impl Db {
         Ok(opened)
     }
 
-    /// SQLite's connections of one process share what they know of the log: to read it from the
-    /// disk, all of them have to be closed.
+    /// Refuses a reopening after a failed sync while readers remain: connections of one process
+    /// share cached state of the log, so it is read from the disk only when all are closed.
     fn settle_distrust(&self, config: &IndexConfig) -> Result<()> {
         let distrusted = lock(&self.shared).distrusted.clone();
         let Some(distrusted) = distrusted else {
@@ -513,7 +510,7 @@ impl Db {
             });
         }
         if !config.exclusive {
-            // The removal of a journal is perhaps not on disk, and with it a commit.
+            // The removal of a journal, and with it a commit, may not be durable.
             match files::sync_folder(&self.key.dir(&config.devices)) {
                 Err(error) if !files::is_missing_db(&error) => return Err(error),
                 _ => {}
@@ -522,7 +519,7 @@ impl Db {
         Ok(())
     }
 
-    /// Opens it, and merges all that is pending. Triggers are on.
+    /// Opens the database and merges all pending rows. Triggers are on.
     pub(crate) fn open_merged(
         &self,
         config: &IndexConfig,
@@ -539,7 +536,7 @@ impl Db {
         Ok(opened)
     }
 
-    /// Opens it, and lets readers see what is pending, as far as there is space to merge it.
+    /// Opens the database and shows pending rows to readers, as far as there is space to merge.
     fn open_shown(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
         match self.try_open_shown(config, writer) {
             Err(IndexError::NoSpace { .. }) => {}
@@ -552,7 +549,7 @@ impl Db {
         }
     }
 
-    /// Opens it for readers alone: whoever writes opens it anew, and merges what is pending first.
+    /// Opens the database for readers alone; the next writer reopens it and merges pending rows.
     fn open_unmerged(
         &self,
         config: &IndexConfig,
@@ -560,7 +557,7 @@ impl Db {
     ) -> Result<Opened> {
         self.forget(writer);
         let opened = self.open_with(config, writer, false)?;
-        // Its log stays for the readers: a file that cannot grow takes no merge.
+        // Keeps its log for the readers: a file that cannot grow cannot be merged into.
         drop(writer.take());
         self.is_behind.store(true, Ordering::Release);
         Ok(opened)
@@ -577,7 +574,7 @@ impl Db {
         writer: &mut Option<Connection>,
     ) -> Result<Opened> {
         let opened = self.open(config, writer)?;
-        let shown = self.or_forget(writer, |conn| match config.exclusive {
+        let shown = self.or_close(writer, |conn| match config.exclusive {
             true => self.show_logged(config, conn, &opened),
             false => self.settle_log(config, conn, &opened),
         });
@@ -587,7 +584,7 @@ impl Db {
         }
     }
 
-    /// Closes the database, its log merged unless a sync has failed.
+    /// Closes the database; checkpoints its log unless a sync has failed.
     pub(crate) fn forget(&self, writer: &mut Option<Connection>) {
         let (readers, is_sound) = {
             let mut shared = lock(&self.shared);
@@ -606,7 +603,7 @@ impl Db {
         }
     }
 
-    /// As [`Db::forget`], after an error: one of the disk may have been one of a sync.
+    /// As [`Db::forget`], after an error: an I/O error may be that of a sync.
     pub(crate) fn forget_after(&self, error: &IndexError, writer: &mut Option<Connection>) {
         let held = lock(&self.shared).held.clone();
         if let Some(held) = held.filter(|_| error.spoils_connection()) {
@@ -615,7 +612,7 @@ impl Db {
         self.forget(writer);
     }
 
-    /// Moves a damaged database out of the way; other errors pass.
+    /// Quarantines a database after an error of damage; passes other errors through.
     fn failed(
         &self,
         config: &IndexConfig,
@@ -649,7 +646,7 @@ impl Db {
     }
 }
 
-/// Sharding makes `<hash>_<epoch>.db`.
+/// Whether the name is `<hash>_<epoch>.db`, as sharding makes it.
 fn has_epoch(file: &std::path::Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.contains('_')
@@ -660,7 +657,7 @@ pub(crate) fn run(conn: &Connection, sql: &str) -> Result<()> {
     Ok(())
 }
 
-/// Applies updates in their order; neighbours that only add object rows are one.
+/// Applies updates in order; consecutive ones that only add object rows are merged together.
 fn apply_all(
     broker: Broker<'_>,
     updates: &mut [Box<dyn Update>],
@@ -676,7 +673,7 @@ fn apply_all(
             continue;
         }
         merge_rows(broker, std::mem::take(&mut rows))?;
-        // It may add and remove rows itself.
+        // The update may add and remove rows by SQL.
         batch::set_triggers(broker.conn, true)?;
         outcomes.push(apply_alone(broker.conn, broker, update.as_mut())?);
     }
@@ -691,7 +688,8 @@ fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
     batch::merge(broker, rows)
 }
 
-/// The outer error undoes the whole transaction, the inner one only this update.
+/// Applies one update under a savepoint. The outer error rolls back the whole transaction, the
+/// inner one only this update.
 pub(crate) fn apply_alone(
     conn: &Connection,
     broker: Broker<'_>,

@@ -1,7 +1,6 @@
-//! The lanes of one device's databases. One is for reading and one for writing, each with its own
-//! bounded queue: a device that hangs fills its own queues and nothing else, and reads do not
-//! wait behind syncs. A third has one thread that merges what busy databases have logged, one
-//! job for each of them.
+//! Lanes of one device's databases: one for reads and one for writes, each with a bounded queue, so
+//! that a hanging device fills only its own queues and reads do not wait behind syncs. A third has
+//! one thread that merges the pending files of busy databases, one job each.
 
 use std::convert::Infallible;
 use std::io;
@@ -11,8 +10,8 @@ use cairn_device::{Advanced, CommitLane, Host, Job, JobLane, Kind, LaneConfig, O
 
 use crate::config::IndexConfig;
 
-/// A write thread makes so many databases' transactions before it syncs.
-const JOBS_AT_ONCE: usize = 32;
+/// Maximum jobs (databases' transactions) that a write thread runs per sync.
+const JOBS_PER_SYNC_MAX: usize = 32;
 
 pub(crate) struct Device {
     pub(crate) read: Arc<JobLane>,
@@ -20,10 +19,10 @@ pub(crate) struct Device {
     pub(crate) merge: Arc<JobLane>,
 }
 
-/// Transactions, of which many share a sync.
+/// Lane of transactions, many of which share a sync.
 pub(crate) type WriteLane = CommitLane<Databases>;
 
-/// The databases of a device: each is opened by itself.
+/// Host of the write lane: stateless, as each database is opened separately.
 pub(crate) struct Databases;
 
 impl Host for Databases {
@@ -35,16 +34,16 @@ impl Host for Databases {
     }
 }
 
-/// A job of a write thread that syncs, if at all, by itself.
-pub(crate) struct Alone(Option<Job>);
+/// Job of a write thread outside the shared sync.
+pub(crate) struct SingleJob(Option<Job>);
 
-impl Alone {
+impl SingleJob {
     pub(crate) fn new(job: Job) -> Box<Self> {
-        Box::new(Alone(Some(job)))
+        Box::new(SingleJob(Some(job)))
     }
 }
 
-impl Operation<Databases> for Alone {
+impl Operation<Databases> for SingleJob {
     fn advance(&mut self, (): &(), _is_alone: bool) -> Advanced {
         if let Some(job) = self.0.take() {
             job();
@@ -69,7 +68,7 @@ impl Device {
             threads,
             depth: config.queue_jobs_max,
             idle_close: config.idle_close,
-            batch_max: JOBS_AT_ONCE,
+            batch_max: JOBS_PER_SYNC_MAX,
             machine: config.machine.clone(),
             share: share.clone(),
         };
@@ -135,7 +134,7 @@ mod tests {
         device.close();
     }
 
-    /// Jobs come just as the only thread of a lane ends.
+    /// Submits jobs just as a lane's only thread exits.
     #[test]
     fn no_job_is_lost_to_a_thread_that_ends() {
         let idle = Duration::from_micros(200);

@@ -1,5 +1,5 @@
-//! Is the device there? Asked on its own threads before every operation: a device that is gone
-//! must not be filled through its empty mount point, and one that hangs must not hang others.
+//! Check of a device before every operation, on the device's threads: an unmounted device must not
+//! be filled through its empty mount point, and a hanging one must not block others.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,13 +7,13 @@ use std::path::Path;
 
 use crate::{IndexError, Result};
 
-/// What a transaction may take: many rows, and a merge of the log.
-const ROOM: u64 = 4 << 20;
+/// Maximum bytes of a transaction: many rows, and a checkpoint of the log.
+const ROOM_BYTES: u64 = 4 << 20;
 
-/// What must hold for a device to be used.
+/// Conditions under which a device is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DriveCheck {
-    /// A file system must be mounted there; without, a folder is enough.
+    /// Requires a mounted file system; otherwise a folder suffices.
     pub mount_check: bool,
     /// Space that must stay free.
     pub reserve: Option<Reserve>,
@@ -62,24 +62,24 @@ impl Reserve {
     }
 }
 
-/// Has room made on a device that has next to none left.
+/// Calls `make_room` if the device is almost full.
 pub(crate) fn ensure_room(device: &Path, make_room: impl Fn(&Path)) {
     if is_full(device) {
         make_room(device);
     }
 }
 
-/// Is there next to no space left where this is?
+/// Whether the file system has less than [`ROOM_BYTES`] or no inodes free.
 pub(crate) fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|stat| {
         let free = stat.f_frsize.saturating_mul(stat.f_bavail);
-        // Only file systems that make inodes beforehand have a number of them.
-        free < ROOM || (stat.f_files > 0 && stat.f_favail == 0)
+        // Only file systems with preallocated inodes report a number of them.
+        free < ROOM_BYTES || (stat.f_files > 0 && stat.f_favail == 0)
     })
 }
 
-/// Another file system than its parent's, or its root. A file `.ismount` says so too: inside
-/// containers the numbers tell nothing.
+/// Whether the path is a mount point or the root. A file `.ismount` also counts, as device numbers
+/// are no evidence inside containers.
 fn is_mount(path: &Path) -> bool {
     let stub = || path.join(".ismount").is_file();
     let Ok(own) = fs::symlink_metadata(path) else {

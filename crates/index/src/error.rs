@@ -1,6 +1,6 @@
-//! What can go wrong with a database, as data that a server can turn into a status.
+//! Errors of databases, as data that a server maps to a status.
 //!
-//! Errors are cloned: all waiters of one failed transaction get the same one.
+//! Errors are cloned: all waiters of a failed transaction get the same one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub enum IndexError {
     /// The device refuses: read only, not ours, or broken.
     #[error("the device of {path} fails: {reason}")]
     DriveFailed { path: PathBuf, reason: String },
-    /// The file is damaged, and not yet moved out of the way.
+    /// The file is damaged, and not yet quarantined.
     #[error("damaged database {path}: {reason}")]
     Corrupt { path: PathBuf, reason: String },
     #[error("quarantined {path} to {to}: {reason}")]
@@ -39,7 +39,7 @@ pub enum IndexError {
     },
     #[error(transparent)]
     Metadata(#[from] MetadataRefused),
-    /// Another replica sent something that makes no sense.
+    /// Another replica sent an invalid row.
     #[error("{reason}")]
     BadRow { reason: String },
     #[error("the metadata column is not readable: {reason}")]
@@ -54,7 +54,7 @@ pub enum IndexError {
         path: PathBuf,
         source: Arc<io::Error>,
     },
-    /// The pool is shut down, or the work on the request panicked.
+    /// The pool is shut down, or the operation panicked.
     #[error("the index is closed")]
     Closed,
 }
@@ -90,7 +90,7 @@ impl IndexError {
         }
     }
 
-    /// Returned by what a database is lent to, it has the database quarantined.
+    /// An error that quarantines the database when a closure returns it.
     pub fn corrupt(reason: impl Into<String>) -> Self {
         IndexError::Corrupt {
             path: PathBuf::new(),
@@ -98,7 +98,7 @@ impl IndexError {
         }
     }
 
-    /// Names the database and sorts SQLite's errors into those that callers tell apart.
+    /// Adds the path, and classifies SQLite's errors for callers.
     pub(crate) fn at(self, path: &Path) -> Self {
         match self {
             IndexError::Sqlite { source, .. } => Self::classified(path, source),
@@ -125,7 +125,7 @@ impl IndexError {
                 IndexError::Locked { path }
             }
             Some(ErrorCode::DiskFull) => IndexError::NoSpace { path },
-            // A journal, or a log, for which there is no space.
+            // No space for a journal or a log.
             Some(ErrorCode::CannotOpen) if drive::is_full(path.parent().unwrap_or(&path)) => {
                 IndexError::NoSpace { path }
             }
@@ -138,7 +138,7 @@ impl IndexError {
                 path,
                 reason: source.to_string(),
             },
-            // A database without its tables is none; Swift quarantines those, too.
+            // A database without its tables is invalid; Swift quarantines those, too.
             _ if is_missing_table(&source) => IndexError::Corrupt {
                 path,
                 reason: source.to_string(),
@@ -147,7 +147,7 @@ impl IndexError {
         }
     }
 
-    /// The connection that saw this is not to be used again.
+    /// Whether the connection must be dropped after this error.
     pub(crate) fn spoils_connection(&self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
-//! Folders and files around a database, made so that they outlive a power cut: every new folder's
-//! parent is synced before anything in it is acknowledged.
+//! Durable folders and files around a database: the parent of every new folder is synced before
+//! anything in it is acknowledged.
 //!
-//! Never open a database's own file here: closing any descriptor of it would drop SQLite's locks
-//! on it, for the whole process.
+//! Never open a database's own file here: closing any descriptor of it would drop SQLite's locks on
+//! it for the whole process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -17,16 +17,16 @@ use rustix::io::Errno;
 
 use crate::{DbKey, IndexError, Result};
 
-/// Files that hold keys, rows or names are for their owner, as whom all servers and daemons of a
-/// disk run.
-pub(crate) const PRIVATE: u32 = 0o600;
-const PRIVATE_FOLDER: u32 = 0o700;
+/// Mode of files with keys, rows or names: for their owner, the user of all servers and daemons of
+/// a disk.
+pub(crate) const PRIVATE_FILE_MODE: u32 = 0o600;
+const PRIVATE_FOLDER_MODE: u32 = 0o700;
 
-/// Which file this is, whatever its name: tells a database from another put in its place.
+/// Device and inode number: distinguishes a database from another put in its place.
 pub(crate) type Identity = (u64, u64);
 
-/// The file of a database and which one it is. A sharded database has `<hash>_<epoch>.db`: the
-/// last by name counts.
+/// The database's file and its identity. Of several (`<hash>_<epoch>.db` of a sharded container)
+/// the last by name counts.
 pub(crate) fn find_db_file(key: &DbKey, devices: &Path) -> Result<Option<(PathBuf, Identity)>> {
     let dir = key.dir(devices);
     let Some(path) = db_files(&dir, &key.hash.hex())?.pop() else {
@@ -35,7 +35,7 @@ pub(crate) fn find_db_file(key: &DbKey, devices: &Path) -> Result<Option<(PathBu
     Ok(identity(&path)?.map(|identity| (path, identity)))
 }
 
-/// All files of a database, those of later epochs last.
+/// All files of a database in the order of their epochs.
 pub(crate) fn db_files(dir: &Path, hash: &str) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -76,12 +76,12 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     )
 }
 
-/// One thread at a time makes folders: who finds a folder already there may count on its maker
-/// having synced it.
+/// Serialises the creation of folders: a caller that finds a folder may assume that its name
+/// was synced.
 static MAKING_FOLDERS: Mutex<()> = Mutex::new(());
 
-/// Makes `dir` and its missing parents, and syncs what holds them. The first component that must
-/// be there already is `root`: a device that is not mounted must not be filled.
+/// Creates `dir` and its missing parents, and syncs the folders that hold them. `root` must exist:
+/// an unmounted device must not be filled.
 pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
     let _alone = MAKING_FOLDERS
         .lock()
@@ -93,12 +93,13 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
         at = at.parent().unwrap_or(root);
     }
     for folder in missing.into_iter().rev() {
-        match DirBuilder::new().mode(PRIVATE_FOLDER).create(folder) {
+        match DirBuilder::new().mode(PRIVATE_FOLDER_MODE).create(folder) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(IndexError::io(folder, error)),
         }
-        // One whose name is perhaps not on disk is not to be found by who makes it next.
+        // Removes a folder whose name may not be durable, so that the next caller creates and syncs
+        // it again.
         sync_folder(folder.parent().unwrap_or(root)).inspect_err(|_| {
             let _ = fs::remove_dir(folder);
         })?;
@@ -106,11 +107,11 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes a folder and its missing parents; not durable.
+/// Creates a folder and its missing parents; not durable.
 pub(crate) fn make_private_folders(dir: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
-        .mode(PRIVATE_FOLDER)
+        .mode(PRIVATE_FOLDER_MODE)
         .create(dir)
 }
 
@@ -120,12 +121,12 @@ pub(crate) fn sync_folder(dir: &Path) -> Result<()> {
         .map_err(|error| IndexError::io(dir, error))
 }
 
-/// Renames to a name that no file has, at once; false where one has it.
+/// Renames atomically to a name that must be free; false if it is taken.
 pub(crate) fn rename_to_free(from: &Path, to: &Path) -> Result<bool> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
-        // Not every file system can: then in two steps.
+        // In two steps on file systems without RENAME_NOREPLACE.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
             if to.exists() {
                 return Ok(false);
@@ -137,16 +138,19 @@ pub(crate) fn rename_to_free(from: &Path, to: &Path) -> Result<bool> {
     }
 }
 
-/// Keeps others from reading a file that an older release, another program or a replicator made.
+/// Removes others' permissions from a file made by an older release, another program or a
+/// replicator.
 pub(crate) fn make_private(path: &Path) {
     let is_open = fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0);
-    if is_open && let Err(error) = fs::set_permissions(path, Permissions::from_mode(PRIVATE)) {
-        // It is another user's.
+    if is_open
+        && let Err(error) = fs::set_permissions(path, Permissions::from_mode(PRIVATE_FILE_MODE))
+    {
+        // The file belongs to another user.
         tracing::debug!(path = %path.display(), %error, "others may read a database");
     }
 }
 
-/// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, freed on drop.
+/// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, released on drop.
 pub(crate) struct FolderLock {
     _file: File,
 }
@@ -157,7 +161,7 @@ pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(PRIVATE)
+        .mode(PRIVATE_FILE_MODE)
         .open(&path)
         .map_err(|error| IndexError::io(&path, error))?;
     let deadline = Instant::now() + timeout;
@@ -176,8 +180,8 @@ pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
     }
 }
 
-/// Moves a database's folder to `<device>/quarantined/<kind>s/<hash>`, or to `<hash>-<random>`
-/// if that is taken. Returns where it went.
+/// Moves a database's folder to `<device>/quarantined/<kind>s/<hash>`, or to `<hash>-<random>` if
+/// that is taken. Returns the new path.
 pub(crate) fn quarantine(key: &DbKey, devices: &Path, random: u128) -> Result<PathBuf> {
     let dir = key.dir(devices);
     let device = devices.join(&*key.device);
@@ -201,7 +205,7 @@ pub(crate) fn quarantine(key: &DbKey, devices: &Path, random: u128) -> Result<Pa
     }
 }
 
-/// Removes a database's folder and the suffix and partition folders it leaves empty.
+/// Removes a database's folder, and suffix and partition folders that become empty.
 pub(crate) fn remove_db_folder(key: &DbKey, devices: &Path) -> Result<()> {
     let dir = key.dir(devices);
     match fs::remove_dir_all(&dir) {
@@ -210,7 +214,7 @@ pub(crate) fn remove_db_folder(key: &DbKey, devices: &Path) -> Result<()> {
         Err(error) => return Err(IndexError::io(&dir, error)),
     }
     for parent in dir.ancestors().skip(1).take(2) {
-        // Only an empty folder goes; another database may be moving in just now.
+        // Fails for a folder that another database has just moved into.
         if fs::remove_dir(parent).is_err() {
             break;
         }

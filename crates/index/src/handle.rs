@@ -1,8 +1,7 @@
-//! Handles that async code holds: one database each, whether it exists or not.
+//! Async handles, each of one database that may not exist yet.
 //!
-//! `read` and `write` run a closure on the device's threads and give its result; a `write` is
-//! answered when its transaction is synced. Dropping the future does not undo an update that is
-//! on its way.
+//! `read` and `write` run a closure on the device's threads and return its result; a `write`
+//! returns after its transaction's sync. Dropping the future does not cancel a queued update.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::{
     ObjectRow, Received, Result,
 };
 
-/// A container's database.
+/// Handle of a container's database.
 #[derive(Clone)]
 pub struct ContainerDb {
     pool: Arc<IndexPool>,
@@ -27,7 +26,7 @@ pub struct ContainerDb {
     check: DriveCheck,
 }
 
-/// An account's database.
+/// Handle of an account's database.
 #[derive(Clone)]
 pub struct AccountDb {
     pool: Arc<IndexPool>,
@@ -35,7 +34,7 @@ pub struct AccountDb {
     check: DriveCheck,
 }
 
-/// Any database, for work that does not depend on its kind: replication, auditing.
+/// Handle of a database of either kind, for replication and auditing.
 #[derive(Clone)]
 pub struct IndexDb {
     pool: Arc<IndexPool>,
@@ -52,7 +51,7 @@ impl IndexDb {
         }
     }
 
-    /// From now on all that is done by this handle asks this of the device first.
+    /// Sets the device's condition, checked before every operation.
     pub fn checked(self, check: DriveCheck) -> Self {
         IndexDb { check, ..self }
     }
@@ -93,7 +92,7 @@ impl IndexDb {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }
 
-    /// Makes the device's `tmp` folder, into which files are received.
+    /// Creates the device's `tmp` folder, into which files are received.
     pub async fn make_tmp(&self) -> Result<()> {
         let made = self
             .pool
@@ -101,8 +100,8 @@ impl IndexDb {
         answer(made).await
     }
 
-    /// A file received in the device's `tmp` folder becomes this database, of which there must be
-    /// none. `file_name`: what its sender calls it.
+    /// Installs a file received in the device's `tmp` folder as this database, which must not
+    /// exist. `file_name` is its name at the sender.
     pub async fn take_received(&self, name: String, file_name: Option<String>) -> Result<Received> {
         answer(
             self.pool
@@ -113,8 +112,7 @@ impl IndexDb {
         .await
     }
 
-    /// A file received in the device's `tmp` folder gets the rows of this database and takes its
-    /// place.
+    /// Merges this database's rows into a file received in `tmp`, and replaces the database by it.
     pub async fn replace_by_received(&self, name: String) -> Result<Received> {
         let first = name.clone();
         let filled = self
@@ -134,8 +132,8 @@ impl IndexDb {
         .await
     }
 
-    /// Removes the database for good if `may_go` says so of its last state; nothing is written
-    /// to it in between.
+    /// Removes the database and its folder if `may_go` accepts its last state; no writes occur in
+    /// between.
     pub async fn remove_if<F>(&self, may_go: F) -> Result<bool>
     where
         F: FnOnce(&Broker<'_>) -> Result<bool> + Send + 'static,
@@ -149,9 +147,8 @@ impl IndexDb {
         .await
     }
 
-    /// Writes a whole, consistent copy to a new file of this name in the device's `tmp` folder,
-    /// while others read and write the database. Gives where, and what the database's own file
-    /// is called.
+    /// Writes a consistent copy to a new file of this name in `tmp`, concurrently with readers and
+    /// writers. Returns the copy's path and the database's file name.
     pub async fn snapshot(&self, name: String) -> Result<(PathBuf, String)> {
         answer(
             self.pool
@@ -176,7 +173,7 @@ impl ContainerDb {
         }
     }
 
-    /// From now on all that is done by this handle asks this of the device first.
+    /// Sets the device's condition, checked before every operation.
     pub fn checked(self, check: DriveCheck) -> Self {
         ContainerDb { check, ..self }
     }
@@ -189,7 +186,7 @@ impl ContainerDb {
         answer(self.pool.submit_exists(&self.key, self.check)).await
     }
 
-    /// Reads; what `f` reads is of one commit only where it is one query.
+    /// Runs `f` on a read connection; several queries of `f` may see different commits.
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -201,8 +198,8 @@ impl ContainerDb {
         .await
     }
 
-    /// Writes; all that `f` does is one transaction, undone if it fails. With `new` the database
-    /// is made if there is none.
+    /// Runs `f` in a transaction, rolled back if it fails. With `new` a missing database is
+    /// created.
     pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -212,19 +209,24 @@ impl ContainerDb {
         write(&self.pool, &self.key, self.check, new, f, true).await
     }
 
-    /// Adds rows. With `new` the database is made if there is none.
+    /// Merges rows. With `new` a missing database is created.
     pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ObjectRow>) -> Result<()> {
-        let (tell, told) = oneshot::channel();
-        let update = Box::new(WaitingRows {
+        let (reply, receiver) = oneshot::channel();
+        let update = Box::new(RowsUpdate {
             check: self.check,
             new,
             rows,
-            tell,
+            reply,
         });
-        answer(self.pool.submit_update(&self.key, update).map(|()| told)).await
+        answer(
+            self.pool
+                .submit_update(&self.key, update)
+                .map(|()| receiver),
+        )
+        .await
     }
 
-    /// Of the retiring file while the container is sharded.
+    /// Lists objects; from the retiring file while the container is being sharded.
     pub async fn list_objects(
         &self,
         cursor: ListCursor,
@@ -234,8 +236,8 @@ impl ContainerDb {
             .await
     }
 
-    /// Puts a fresh file beside the database's, of the epoch of its own shard range; from now on
-    /// what is new goes there. False: it has no such range, or is not to be sharded any more.
+    /// Creates the file of the own shard range's epoch beside the database; new rows go there from
+    /// now on. False if there is no such range, or sharding is no longer due.
     pub async fn begin_sharding(&self) -> Result<bool> {
         answer(
             self.pool
@@ -246,7 +248,7 @@ impl ContainerDb {
         .await
     }
 
-    /// Removes the retiring file, whose rows the shards have. False: there is none.
+    /// Removes the retiring file, whose rows are in the shards. False if there is none.
     pub async fn end_sharding(&self) -> Result<bool> {
         answer(
             self.pool
@@ -255,7 +257,7 @@ impl ContainerDb {
         .await
     }
 
-    /// Makes the database, as of this epoch. False: there is one.
+    /// Creates the database with this epoch. False if it exists.
     pub async fn create_at_epoch(&self, new: NewDb, epoch: Option<String>) -> Result<bool> {
         answer(
             self.pool
@@ -266,7 +268,7 @@ impl ContainerDb {
         .await
     }
 
-    /// Forgets tombstones older than `age`, page by page, and old sync points and metadata.
+    /// Reclaims tombstones older than `age`, page by page, and old sync points and metadata.
     pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }
@@ -281,7 +283,7 @@ impl AccountDb {
         }
     }
 
-    /// From now on all that is done by this handle asks this of the device first.
+    /// Sets the device's condition, checked before every operation.
     pub fn checked(self, check: DriveCheck) -> Self {
         AccountDb { check, ..self }
     }
@@ -335,7 +337,7 @@ impl AccountDb {
     }
 }
 
-/// Each page is a transaction of its own: other updates go in between.
+/// Reclaims with one transaction per page, so that other updates interleave.
 async fn reclaim(
     pool: &IndexPool,
     key: &DbKey,
@@ -367,29 +369,29 @@ where
     T: Send + 'static,
     F: FnOnce(Broker<'_>) -> Result<T> + Send + 'static,
 {
-    let (tell, told) = oneshot::channel();
-    let update = Box::new(Waiting {
+    let (reply, receiver) = oneshot::channel();
+    let update = Box::new(ClosureUpdate {
         check,
         new,
         may_fail,
         f: Some(f),
         value: None,
-        tell,
+        reply,
     });
-    answer(pool.submit_update(key, update).map(|()| told)).await
+    answer(pool.submit_update(key, update).map(|()| receiver)).await
 }
 
-/// An update with someone waiting for its value.
-struct Waiting<T, F> {
+/// An update whose closure returns a value to its caller.
+struct ClosureUpdate<T, F> {
     check: DriveCheck,
     new: Option<NewDb>,
     may_fail: bool,
     f: Option<F>,
     value: Option<T>,
-    tell: oneshot::Sender<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
 }
 
-impl<T, F> Update for Waiting<T, F>
+impl<T, F> Update for ClosureUpdate<T, F>
 where
     T: Send,
     F: FnOnce(Broker<'_>) -> Result<T> + Send,
@@ -413,22 +415,22 @@ where
     }
 
     fn finish(self: Box<Self>, outcome: Result<()>) {
-        let Waiting { value, tell, .. } = *self;
+        let ClosureUpdate { value, reply, .. } = *self;
         let answer = outcome.and_then(|()| value.ok_or(IndexError::Closed));
-        // If whoever asked has gone, the update stands all the same.
-        let _ = tell.send(answer);
+        // The update stands even if its caller is gone.
+        let _ = reply.send(answer);
     }
 }
 
-/// Object rows with someone waiting for their commit.
-struct WaitingRows {
+/// Object rows whose caller waits for their commit.
+struct RowsUpdate {
     check: DriveCheck,
     new: Option<NewDb>,
     rows: Vec<ObjectRow>,
-    tell: oneshot::Sender<Result<()>>,
+    reply: oneshot::Sender<Result<()>>,
 }
 
-impl Update for WaitingRows {
+impl Update for RowsUpdate {
     fn check(&self) -> DriveCheck {
         self.check
     }
@@ -450,7 +452,7 @@ impl Update for WaitingRows {
     }
 
     fn finish(self: Box<Self>, outcome: Result<()>) {
-        // If whoever asked has gone, the rows stand all the same.
-        let _ = self.tell.send(outcome);
+        // The rows stand even if their caller is gone.
+        let _ = self.reply.send(outcome);
     }
 }

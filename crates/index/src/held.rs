@@ -1,15 +1,14 @@
-//! The descriptors an open database is synced by, and whether it may still be believed.
+//! Descriptors by which an open database is synced, and whether it is still trusted.
 //!
-//! The kernel reports a write error once to each open file description, and not to one opened after
-//! somebody was told. The pages it could not write count as clean from then on: they are read as if
-//! they were on disk, until their memory is needed, and the next sync succeeds. A commit behind such
-//! a hole is lost in a power cut, whatever its own sync said.
+//! The kernel reports a write error once to each open file description, and not to those opened
+//! after it was reported. Pages that could not be written are marked clean: reads return them until
+//! they are evicted, and the next sync succeeds. A commit behind such a hole is lost in a power
+//! cut, whatever its own sync returned.
 //!
-//! So files are opened for their syncs before anything is written to them, each is synced by one
-//! thread at a time, and the first sync that fails ends the belief in all that is open of the
-//! database. `Db::open` then reads SQLite's log from the disk, not from the page cache, before
-//! anybody gets to see the database again: what the log's checksums still vouch for is what there
-//! is.
+//! So files are opened for their syncs before the first write, each is synced by one thread at a
+//! time, and the first failed sync revokes trust in all open state of the database. `Db::open` then
+//! reads SQLite's log from the disk, not from the page cache, before anyone sees the database
+//! again: what the log's checksums still cover is valid.
 
 use std::fs::File;
 use std::io;
@@ -25,10 +24,10 @@ use rustix::io::Errno;
 use crate::config::IndexConfig;
 use crate::{IndexError, Result};
 
-/// The weight of a sync, in syncs of a row's entry; and who pays for it.
+/// Cost of a sync, in syncs of a row's entry; and whether someone waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SyncWeight {
-    /// Nobody waits for it: it is best done alone.
+    /// No one waits for it: it runs best alone.
     Unawaited,
     Of(usize),
 }
@@ -45,19 +44,19 @@ impl SyncWeight {
     }
 }
 
-/// The descriptors of an open database, held from before the first write to it.
+/// The descriptors of an open database, opened before the first write to it.
 pub(crate) struct Held {
     file: Box<Path>,
     pub(crate) file_system: Arc<FileSystem>,
     pub(crate) trust: Arc<Trust>,
     pub(crate) folder: Arc<SyncedFile>,
-    /// SQLite's own log: of an exclusive database.
+    /// SQLite's log, for an exclusive database.
     wal: OnceLock<Arc<SyncedFile>>,
-    /// Those who read it by connections of their own.
+    /// Number of readers with connections of their own.
     readers: AtomicUsize,
 }
 
-/// Somebody reads a database by a connection of its own.
+/// Guard of a reader with a connection of its own.
 pub(crate) struct Reading(Arc<Held>);
 
 impl Drop for Reading {
@@ -67,7 +66,7 @@ impl Drop for Reading {
 }
 
 impl Held {
-    /// For the database at `file`.
+    /// Opens the descriptors of the database at `file`.
     pub(crate) fn begin(file: &Path, config: &IndexConfig) -> Result<Arc<Self>> {
         let dir = file.parent().unwrap_or(file);
         let trust = Arc::new(Trust::new(file));
@@ -85,21 +84,21 @@ impl Held {
             .map_err(|error| IndexError::io(dir, error))
     }
 
-    /// To be called when SQLite has opened its log, and before it writes there.
+    /// Opens SQLite's log. To be called after SQLite has created it, and before the first write.
     pub(crate) fn hold_wal(&self) -> Result<()> {
         let path = wal_path(&self.file);
         let file = File::open(&path).map_err(|error| IndexError::io(&path, error))?;
-        // Held once: by who opened the database.
+        // Set once, by the thread that opened the database.
         let _ = self.wal.set(self.synced(file));
         Ok(())
     }
 
-    /// A file of the database that is synced by this descriptor.
+    /// Wraps a file of the database for syncs by this descriptor.
     pub(crate) fn synced(&self, file: File) -> Arc<SyncedFile> {
         Arc::new(SyncedFile::new(file, &self.trust))
     }
 
-    /// A file of the database, to be synced with everything that is known of it if it `is_whole`.
+    /// Sync set of one of the database's files, with its metadata if `is_whole`.
     pub(crate) fn set_of(
         &self,
         file: &Arc<SyncedFile>,
@@ -111,7 +110,7 @@ impl Held {
         set
     }
 
-    /// SQLite's log, and, once, its name.
+    /// Sync set of SQLite's log, and of its name until that is durable.
     pub(crate) fn wal_set(&self, is_named: &AtomicBool, weight: SyncWeight) -> SyncSet {
         let mut set = SyncSet::on(&self.file_system);
         if let Some(wal) = self.wal.get() {
@@ -123,7 +122,7 @@ impl Held {
         set
     }
 
-    /// Syncs here and now: with whoever else syncs, or alone where nobody waits for it.
+    /// Syncs now: grouped with others, or alone if no one waits for it.
     pub(crate) fn sync(&self, set: &SyncSet, weight: SyncWeight) -> io::Result<()> {
         let synced = match weight {
             SyncWeight::Unawaited => self.file_system.sync_unawaited(set),
@@ -137,7 +136,7 @@ impl Held {
         self.trust.fail(error);
     }
 
-    /// As after a sync that failed: for errors of SQLite, which syncs, too.
+    /// Revokes trust after an error of SQLite, which may come from one of its syncs.
     pub(crate) fn distrust(&self) {
         self.trust.end();
     }
@@ -166,9 +165,9 @@ pub(crate) fn wal_path(file: &Path) -> Box<Path> {
     Path::new(&path).into()
 }
 
-/// Has whoever reads this file next get what is on the disk. Its dirty pages are written, as only
-/// clean ones can be dropped; and as the kernel may keep one that is in use just then, what is read
-/// afterwards is held against the disk, where the file system has reads past the page cache.
+/// Makes the next reader of a file get the disk's content. Dirty pages are written first, as only
+/// clean ones can be dropped; the kernel may keep a page in use, so the content is compared with a
+/// direct read where the file system supports it.
 pub(crate) fn read_from_disk(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -184,7 +183,7 @@ pub(crate) fn read_from_disk(path: &Path) -> io::Result<()> {
         Ok(false) => Err(io::Error::other(
             "the page cache keeps what is not on the disk",
         )),
-        // The flag is taken, and the read refused.
+        // `O_DIRECT` was accepted on opening, and the read refused.
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         Err(error) => Err(error),
     }
@@ -203,7 +202,7 @@ fn is_same(cached: &File, direct: &File) -> io::Result<bool> {
         if on_disk.spare()[..count] != *read {
             return Ok(false);
         }
-        // What is left of the file after its last whole page.
+        // The file's tail after its last whole page.
         if !count.is_multiple_of(ALIGN) || count == 0 {
             return Ok(true);
         }

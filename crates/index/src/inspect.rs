@@ -1,5 +1,5 @@
-//! A database read by itself, without a pool: for tools that are given a path. Nothing is written,
-//! so a database of an old release is read as it is.
+//! Read access to a database file without a pool, for tools that are given a path. Nothing is
+//! written, so a database of an old release is not migrated.
 
 use std::path::Path;
 
@@ -10,16 +10,16 @@ use crate::config::IndexConfig;
 use crate::migrate;
 use crate::{Broker, ContainerBroker, DbKey, DbKind, IndexError, Result, ShardRange};
 
-/// How far a replica is, and since when.
+/// A replica's sync point, and when it was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncRow {
     pub remote_id: String,
     pub sync_point: i64,
-    /// Seconds since 1970, as the database has it.
+    /// Seconds since 1970, as stored.
     pub updated_at: String,
 }
 
-/// Lends the database of a file to `f`.
+/// Opens a database file and lends it to `f`.
 pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<T>) -> Result<T> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let config = IndexConfig::new("");
@@ -39,7 +39,7 @@ pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<
     })
 }
 
-/// What replicas are known, by the rows they sent (`incoming`) or were sent.
+/// Sync points of known replicas, for rows received (`incoming`) or sent.
 pub fn syncs(broker: &Broker<'_>, incoming: bool) -> Result<Vec<SyncRow>> {
     let table = if incoming {
         "incoming_sync"
@@ -62,7 +62,7 @@ pub fn syncs(broker: &Broker<'_>, incoming: bool) -> Result<Vec<SyncRow>> {
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// The ranges of others than the container itself, in the order of names.
+/// Shard ranges except the container's own, in the order of names.
 pub fn shard_ranges(broker: &ContainerBroker<'_>) -> Result<Vec<ShardRange>> {
     let info = broker.info()?;
     let own = format!("{}/{}", info.account, info.container);

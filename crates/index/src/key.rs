@@ -1,4 +1,4 @@
-//! Which database, and where it is:
+//! Key and path of a database:
 //! `<devices>/<device>/<accounts|containers>/<partition>/<suffix>/<hash>/<hash>.db`.
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ impl DbKind {
         }
     }
 
-    /// The folder on a device.
+    /// Folder on a device.
     pub const fn datadir(self) -> &'static str {
         match self {
             DbKind::Account => "accounts",
@@ -28,7 +28,7 @@ impl DbKind {
         }
     }
 
-    /// The table of what the database lists.
+    /// Table of listed rows.
     pub(crate) const fn contains(self) -> &'static str {
         match self {
             DbKind::Account => "container",
@@ -36,7 +36,7 @@ impl DbKind {
         }
     }
 
-    /// The table (or view) that has the one row about the database itself.
+    /// Table (or view) with the stat row.
     pub(crate) const fn stat(self) -> &'static str {
         match self {
             DbKind::Account => "account_stat",
@@ -45,7 +45,7 @@ impl DbKind {
     }
 }
 
-/// One database on one device. The partition is the text of the request's path: a number in
+/// Key of one database on one device. The partition is the text in the request's path: a number in
 /// every real cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DbKey {
@@ -65,7 +65,7 @@ impl DbKey {
         }
     }
 
-    /// The database's own folder.
+    /// Folder of the database.
     pub fn dir(&self, devices: &Path) -> PathBuf {
         let mut path = devices.join(&*self.device);
         path.push(self.kind.datadir());
@@ -75,7 +75,7 @@ impl DbKey {
         path
     }
 
-    /// The file of a database that was never sharded.
+    /// File of a database that was never sharded.
     pub fn file(&self, devices: &Path) -> PathBuf {
         self.dir(devices).join(format!("{}.db", self.hash.hex()))
     }

@@ -1,14 +1,14 @@
 //! Account and container databases: the only crate that knows SQL.
 //!
 //! The files are OpenStack Swift's own SQLite databases, at its paths and in its schema, so that
-//! either project's daemons open the other's. What differs is how they are written: updates are
-//! queued per database and committed many at a time (group commit), each acknowledged only when
-//! its transaction, or its entry in the pending file, is on disk. Readers have connections of their
-//! own, and find what is pending merged.
+//! either project's daemons open the other's. The write path differs: updates are queued per
+//! database and committed many at a time (group commit), each acknowledged only when its
+//! transaction, or its entry in the pending file, is on disk. Readers have connections of their
+//! own, and see pending rows merged.
 //!
 //! Layer 1: synchronous, on its own threads, a few per device with bounded queues. No tokio;
-//! answers come through `futures_channel::oneshot`, so callers may await them anywhere. Depends
-//! on `cairn-types`, `cairn-formats` and `cairn-device`.
+//! answers come through `futures_channel::oneshot`, so callers may await them anywhere. Depends on
+//! `cairn-types`, `cairn-formats` and `cairn-device`.
 
 pub mod account;
 mod audit;
@@ -63,5 +63,5 @@ pub use replication::{
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};
 
-/// What nearly every function here returns.
+/// Result of most functions here.
 pub type Result<T> = std::result::Result<T, IndexError>;

@@ -1,9 +1,9 @@
-//! Listings: objects of a container, containers of an account, page by page.
+//! Listings, by page: objects of a container, containers of an account.
 //!
-//! A `ListCursor` is a value that remembers where the listing is: every page is a query of its
-//! own, on whatever connection is free, and a slow client holds nothing. With a delimiter, names
-//! that share a prefix up to it become one subdir and the next query starts behind them, so a
-//! folder of a million objects costs one step.
+//! A `ListCursor` is the position of a listing, as a value: every page is a query of its own on any
+//! free connection, so a slow client holds no resources. With a delimiter, names that share a
+//! prefix up to it become one subdir and the next query starts behind them, so a folder of a
+//! million objects costs one step.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use rusqlite::{Row, params_from_iter};
 use crate::broker::{Broker, timestamp};
 use crate::{AccountBroker, ContainerBroker, DbKind, Result};
 
-/// What to list. Empty markers are none.
+/// Parameters of a listing. Empty markers impose no bound.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     pub limit: usize,
@@ -23,11 +23,11 @@ pub struct ListQuery {
     pub end_marker: String,
     pub prefix: String,
     pub delimiter: String,
-    /// The old way to list one folder: only what lies directly in it. Overrides prefix and
+    /// Lists only the direct children of a folder (Swift's older API). Overrides prefix and
     /// delimiter. Containers only.
     pub path: Option<String>,
     pub reverse: bool,
-    /// Names that begin with a NUL too: internal ones.
+    /// Includes reserved names, which begin with NUL.
     pub allow_reserved: bool,
     /// Containers only.
     pub storage_policy_index: i64,
@@ -43,7 +43,7 @@ pub enum ListEntry<R> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectEntry {
     pub name: String,
-    /// When the metadata was last set: what listings call `last_modified`.
+    /// Time of the last metadata change: `last_modified` in listings.
     pub modified: Timestamp,
     pub size: i64,
     /// With its `swift_bytes`, if any.
@@ -60,25 +60,25 @@ pub struct ContainerEntry {
     pub storage_policy_index: i64,
 }
 
-/// Some entries, and where to go on; no cursor: that was all.
+/// A page of entries and the cursor of the next; no cursor at the end.
 #[derive(Clone, Debug)]
 pub struct ListPage<R> {
     pub entries: Vec<ListEntry<R>>,
     pub next: Option<ListCursor>,
 }
 
-/// Where a listing is.
+/// Position of a listing.
 #[derive(Clone, Debug)]
 pub struct ListCursor {
     remaining: usize,
     /// The lower bound, and the upper; a reversed listing moves the upper one.
     marker: String,
     end_marker: String,
-    /// The marker itself is wanted.
+    /// Whether the marker itself is included.
     marker_included: bool,
     marker_given: String,
     prefix: String,
-    /// The first text behind all that begin with the prefix.
+    /// Least text greater than all with the prefix.
     prefix_end: Option<String>,
     delimiter: String,
     path: Option<String>,
@@ -87,13 +87,13 @@ pub struct ListCursor {
     storage_policy_index: i64,
 }
 
-/// The least text greater than everything that begins with `text`; none if there is none.
+/// The least text greater than every text that begins with `text`, if one exists.
 fn after_prefix(text: &str) -> Option<String> {
     let mut chars: VecDeque<char> = text.chars().collect();
     while let Some(last) = chars.pop_back() {
         if last < char::MAX {
             let next = u32::from(last) + 1;
-            // Surrogates are no characters: the next one comes after them.
+            // Surrogates are no characters: skips to the next one.
             chars.push_back(char::from_u32(next).unwrap_or('\u{e000}'));
             return Some(chars.into_iter().collect());
         }
@@ -136,7 +136,7 @@ impl ListCursor {
         }
     }
 
-    /// The query of the rows from here on, at most `limit`.
+    /// Builds the query for up to `limit` rows from the current position.
     fn select(&self, broker: &Broker<'_>, columns: &str, limit: usize) -> (String, Vec<Value>) {
         let mut sql = broker.sql(&format!("SELECT {columns} FROM {{contains}} WHERE "));
         let mut values = Vec::with_capacity(6);
@@ -171,7 +171,7 @@ impl ListCursor {
                 Value::Integer(self.storage_policy_index),
             );
         }
-        // The unary plus keeps SQLite from an index that is only there in part.
+        // The unary plus prevents the use of a partial index.
         sql.push_str(if broker.schema.indexed {
             "deleted = 0"
         } else {
@@ -187,7 +187,7 @@ impl ListCursor {
         (sql, values)
     }
 
-    /// Up to `page_rows` entries, and the cursor behind them.
+    /// Reads up to `page_rows` entries, and returns the next cursor.
     fn page<R>(
         mut self,
         broker: &Broker<'_>,
@@ -242,7 +242,7 @@ impl ListCursor {
         })
     }
 
-    /// Moves over one name, and says what it is in this listing.
+    /// Advances over one name, and classifies it.
     fn step(&mut self, name: &str) -> Step {
         self.move_to(name);
         if self.delimiter.is_empty() {
@@ -256,7 +256,7 @@ impl ListCursor {
             if name == path {
                 return Step::Skip;
             }
-            // The folder's own marker object is listed; what lies in the folder is not.
+            // The folder's own marker object is listed; objects in the folder are not.
             return match end.filter(|end| name.len() > *end) {
                 Some(end) if self.jump_behind(&name[..end], false) => Step::Jump(None),
                 Some(_) => Step::End(None),
@@ -282,7 +282,7 @@ impl ListCursor {
         bound.push_str(name);
     }
 
-    /// Goes behind everything that begins with `subdir`; false if nothing can be there.
+    /// Advances past all names that begin with `subdir`; false at the end of the listing.
     fn jump_behind(&mut self, subdir: &str, include_next: bool) -> bool {
         if self.reverse {
             self.move_to(subdir);
@@ -300,13 +300,13 @@ impl ListCursor {
 enum Step {
     Take,
     Skip,
-    /// Go on with a new query, behind a subdir that may have to be listed.
+    /// Continue with a new query, behind a subdir that may have to be listed.
     Jump(Option<String>),
     End(Option<String>),
 }
 
 impl ContainerBroker<'_> {
-    /// The next page of a listing of objects.
+    /// Lists the next page of objects.
     pub fn list_objects(
         &self,
         cursor: ListCursor,
@@ -327,7 +327,7 @@ impl ContainerBroker<'_> {
 }
 
 impl AccountBroker<'_> {
-    /// The next page of a listing of containers.
+    /// Lists the next page of containers.
     pub fn list_containers(
         &self,
         cursor: ListCursor,

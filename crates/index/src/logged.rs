@@ -1,13 +1,13 @@
-//! Rows that are acknowledged by an entry in the pending file and merged later, many at a time
-//! (`pending/log.rs`).
+//! Write-ahead logging of rows: acknowledged by an entry in the pending file and merged later in
+//! batches (`pending/log.rs`).
 //!
-//! Only rows that closely follow others go there. Who reads the database has them merged first,
-//! so that nobody sees it without them; who changes anything else has the log cleared first, so
-//! that it never holds a row from before a deletion or a reclaim. A log that is left with entries
-//! (the process was killed) is merged when the database is opened.
+//! Only rows in quick succession are logged. Readers have the log merged first, so that they see
+//! all rows; any other change has the log cleared first, so that it never holds rows from before a
+//! deletion or a reclaim. A log with entries left by a killed process is merged when the database
+//! is opened.
 //!
-//! Merging only adds rows: while it is done to an exclusive database, others may be logged beside
-//! it, without the right to write.
+//! Merging only adds rows: meanwhile, rows of an exclusive database may be logged without the write
+//! lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -24,28 +24,28 @@ use crate::held::SyncWeight;
 use crate::pending::{self, Log};
 use crate::{IndexError, ObjectRow, Result};
 
-/// Rows that come so soon after others are logged. 10 microseconds each.
-const BUSY_TICKS: u64 = 10_000;
+/// Rows within this interval of the previous ones are logged. Ticks are 10 microseconds.
+const BUSY_INTERVAL_TICKS: u64 = 10_000;
 
-/// The log of an open database.
+/// State of an open database's log.
 #[derive(Default)]
 pub(crate) struct Logged {
     log: Option<Log>,
-    /// Who has the right to write is merging rows, and does nothing else: others may be logged.
+    /// Whether the holder of the write lock only merges rows, so that others may log.
     is_merging: bool,
-    /// A half of the log has become full, and nobody merges it yet.
+    /// Whether a half is full and no merge is scheduled.
     is_to_be_merged: bool,
-    /// When rows came last.
+    /// Time of the last rows.
     last_rows: Option<Timestamp>,
 }
 
 impl Logged {
-    /// Do rows that come now go to the log?
+    /// Whether rows that arrive now are logged.
     fn is_for_rows(&mut self, now: Timestamp) -> bool {
         let last = self.last_rows.replace(now);
         let is_busy = last.is_some_and(|last| {
             let since = now.ticks().checked_sub(last.ticks());
-            since.is_some_and(|ticks| ticks < BUSY_TICKS)
+            since.is_some_and(|ticks| ticks < BUSY_INTERVAL_TICKS)
         });
         is_busy || self.log.as_ref().is_some_and(|log| !log.is_empty())
     }
@@ -53,7 +53,7 @@ impl Logged {
 
 type Updates = Vec<Box<dyn Update>>;
 
-/// As long as it lives, rows may be logged by those who have no right to write.
+/// Guard of a merge, during which rows may be logged without the write lock.
 struct Merging<'d>(&'d Db);
 
 impl Drop for Merging<'_> {
@@ -67,14 +67,14 @@ impl Db {
         self.logged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log belongs to what is open: its entries stay in the file.
+    /// Drops the log's state; its entries stay in the file.
     pub(crate) fn forget_log(&self) {
         self.logged().log = None;
         self.is_behind.store(false, Ordering::Release);
     }
 
-    /// Logs the updates, to be answered once that is synced; or gives them back, to be made one
-    /// transaction. The caller holds the right to write.
+    /// Logs the updates, completed after the log's sync; or returns them for a transaction. The
+    /// caller holds the write lock.
     pub(crate) fn log_rows(
         &self,
         config: &IndexConfig,
@@ -97,15 +97,15 @@ impl Db {
             Err(error) => {
                 tracing::warn!(path = %opened.file.display(), %error, "a row was not logged");
                 if logged.log.take().is_some_and(|log| !log.is_empty()) {
-                    // What it has is merged when the database is opened anew: at once.
-                    self.open_anew();
+                    // Reopening the database merges the log's rows at once.
+                    self.mark_for_reopen();
                 }
                 Some(updates)
             }
         }
     }
 
-    /// As [`Db::log_rows`], for a caller without the right to write: beside a merge.
+    /// As [`Db::log_rows`], without the write lock: beside a merge.
     pub(crate) fn log_rows_beside(
         &self,
         config: &IndexConfig,
@@ -122,7 +122,7 @@ impl Db {
             return Some(updates);
         };
         let text = entries(&mut updates);
-        // What fails here is seen, and told, by those who may write.
+        // An error recurs for, and is reported by, holders of the write lock.
         if !log.has_room(text.len()) || !log.append(&text).unwrap_or(false) {
             return Some(updates);
         }
@@ -130,7 +130,7 @@ impl Db {
         self.commit_logged(opened, &mut logged, updates, commits)
     }
 
-    /// The updates are entries of the log now: those who wait for them hear of its sync.
+    /// Registers logged updates for the log's sync.
     fn commit_logged(
         &self,
         opened: &Opened,
@@ -154,7 +154,7 @@ impl Db {
         None
     }
 
-    /// False: that is too much for a log, or another process writes there all the time.
+    /// Appends entries. False if they exceed the log, or another process keeps writing there.
     fn append(
         &self,
         config: &IndexConfig,
@@ -164,7 +164,7 @@ impl Db {
         text: &str,
     ) -> Result<bool> {
         let has_room = logged.log.as_ref().map(|log| log.has_room(text.len()));
-        if has_room == Some(false) && logged.log.as_mut().is_some_and(Log::turn) {
+        if has_room == Some(false) && logged.log.as_mut().is_some_and(Log::switch_half) {
             logged.is_to_be_merged = true;
         } else if has_room != Some(true) {
             self.settle(config, conn, opened, logged)?;
@@ -188,7 +188,7 @@ impl Db {
         }
     }
 
-    /// Merges all that is pending, on disk, and clears the log.
+    /// Merges all pending rows durably, and clears the log.
     pub(crate) fn settle_log(
         &self,
         config: &IndexConfig,
@@ -222,7 +222,8 @@ impl Db {
         Ok(())
     }
 
-    /// Shows readers the rows of an exclusive database's log. What is on disk of them is the log.
+    /// Merges the rows of an exclusive database's log for readers; not synced, the log is the
+    /// durable copy.
     pub(crate) fn show_logged(
         &self,
         config: &IndexConfig,
@@ -241,31 +242,31 @@ impl Db {
         Ok(())
     }
 
-    /// What was taken from the log is merged.
+    /// Notes that the rows taken from the log are merged.
     fn set_shown(&self) {
         let logged = self.logged();
         let has_rows = logged.log.as_ref().is_some_and(Log::has_rows);
         self.is_behind.store(has_rows, Ordering::Release);
     }
 
-    /// Is a half of the log to be merged? Says so once.
+    /// Whether a half must be merged; true once per half.
     pub(crate) fn is_half_full(&self) -> bool {
         std::mem::take(&mut self.logged().is_to_be_merged)
     }
 
-    /// Merges the half of an exclusive database's log that is full, on disk, and clears it.
+    /// Merges the full half of an exclusive database's log durably, and clears it.
     pub(crate) fn merge_half(&self, config: &IndexConfig) -> Result<()> {
         let mut writer = self.row_writer();
         if !self.has_log() {
             return Ok(());
         }
         let opened = self.open(config, &mut writer)?;
-        self.or_forget(&mut writer, |conn| self.merge_full(config, conn, &opened))
+        self.or_close(&mut writer, |conn| self.merge_full(config, conn, &opened))
     }
 
-    /// Where the work fails, a panic among that, the database is opened anew by whoever comes next,
-    /// and what the file of the log has is merged then.
-    pub(crate) fn or_forget(
+    /// Runs `work`; after an error or a panic the database is closed, and its next user merges the
+    /// log's file.
+    pub(crate) fn or_close(
         &self,
         writer: &mut Option<Connection>,
         work: impl FnOnce(&Connection) -> Result<()>,
@@ -319,7 +320,7 @@ impl Db {
         pending::merge_rows(self.broker(config, conn, opened.schema, false), rows)
     }
 
-    /// Since when the log has entries; none, too, while somebody writes to it.
+    /// Time of the log's oldest entry; none also while a writer has the log locked.
     pub(crate) fn logged_since(&self) -> Option<Instant> {
         let logged = self.logged.try_lock().ok()?;
         logged.log.as_ref()?.since()
@@ -329,21 +330,22 @@ impl Db {
         self.logged().log.is_some()
     }
 
-    /// Merges the log. What cannot be merged stays in the file of it until the database is opened again.
-    pub(crate) fn or_say(&self, merge: impl FnOnce() -> Result<()>) {
+    /// Merges the log, and reports an error. Rows that could not be merged stay in the file until
+    /// the database is opened again.
+    pub(crate) fn or_log_error(&self, merge: impl FnOnce() -> Result<()>) {
         if let Err(error) = merge() {
             tracing::error!(hash = %self.key.hash.hex(), %error, "a log of rows is not merged");
         }
     }
 
-    /// Merges what is logged. With `close` it leaves no log behind: the database is one file again.
+    /// Merges logged rows. With `close` it removes the log: the database is one file again.
     pub(crate) fn merge_log(&self, config: &IndexConfig, close: bool) -> Result<()> {
         let mut writer = self.writer()?;
         if !self.has_log() {
             return Ok(());
         }
         let opened = self.open(config, &mut writer)?;
-        self.or_forget(&mut writer, |conn| self.settle_log(config, conn, &opened))?;
+        self.or_close(&mut writer, |conn| self.settle_log(config, conn, &opened))?;
         let log = close.then(|| self.logged().log.take()).flatten();
         log.map_or(Ok(()), Log::close)
     }
@@ -354,7 +356,7 @@ fn are_rows(updates: &mut Updates) -> bool {
     updates.all(|update| update.object_rows().is_some())
 }
 
-/// What the log says of them.
+/// The log entries of these updates.
 fn entries(updates: &mut Updates) -> String {
     let rows = updates.iter_mut().filter_map(|update| update.object_rows());
     pending::entries(rows.flat_map(|rows| rows.iter()))

@@ -1,7 +1,7 @@
-//! The metadata of a database: one JSON column, `{"X-Container-Meta-Color": ["red", "<time>"]}`.
+//! Metadata of a database: one JSON column, `{"X-Container-Meta-Color": ["red", "<time>"]}`.
 //!
-//! A value is removed by setting it to `""` at a later time; the empty ones are forgotten when
-//! they are older than the reclaim age. Times are compared as text, as Swift compares them.
+//! A value is removed by setting it to `""` at a later time; these tombstones are reclaimed after
+//! the reclaim age. Times are compared as text, as in Swift.
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use thiserror::Error;
@@ -9,13 +9,13 @@ use thiserror::Error;
 use crate::{IndexError, Result};
 use cairn_types::json_text;
 
-/// Metadata in the order of the column: name, value, the time it was set.
+/// Metadata in the order of the column: name, value, time of the change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     items: Vec<(String, String, String)>,
 }
 
-/// How much user metadata a database may have.
+/// Limits of user metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataLimits {
     pub count_max: usize,
@@ -31,7 +31,7 @@ impl Default for MetadataLimits {
     }
 }
 
-/// Why an update is refused; the texts are what clients see.
+/// Reasons to refuse an update; clients see the texts.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum MetadataRefused {
     #[error("Metadata must be valid UTF-8")]
@@ -56,7 +56,7 @@ impl Metadata {
         Ok(Metadata { items })
     }
 
-    /// As Python's `json.dumps` would write it.
+    /// JSON in the form of Python's `json.dumps`.
     pub fn to_column(&self) -> String {
         let mut out = vec![b'{'];
         for (i, (name, value, timestamp)) in self.items.iter().enumerate() {
@@ -71,18 +71,18 @@ impl Metadata {
             out.push(b']');
         }
         out.push(b'}');
-        // ASCII, all of it.
+        // Pure ASCII.
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Name, value and time of each item, removed ones (with an empty value) too.
+    /// Name, value and time of each item, including removed ones (empty value).
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.items
             .iter()
             .map(|(name, value, time)| (name.as_str(), value.as_str(), time.as_str()))
     }
 
-    /// Value and time of an item; names are compared to the letter.
+    /// Value and time of an item; names are case-sensitive.
     pub fn get(&self, name: &str) -> Option<(&str, &str)> {
         let item = self.items.iter().find(|item| item.0 == name)?;
         Some((&item.1, &item.2))
@@ -92,7 +92,7 @@ impl Metadata {
         self.items.is_empty()
     }
 
-    /// Sets a value unless the one there is as new. True if something changed.
+    /// Sets a value unless the stored one is at least as new. True if something changed.
     pub fn set(&mut self, name: &str, value: &str, timestamp: &str) -> bool {
         match self.items.iter_mut().find(|item| item.0 == name) {
             Some(item) if timestamp <= item.2.as_str() => false,
@@ -109,7 +109,7 @@ impl Metadata {
         }
     }
 
-    /// Forgets items removed before `age` (a timestamp's text). True if there were any.
+    /// Drops removed items that are older, by `is_older` of their time. True if there were any.
     pub fn reclaim(&mut self, is_older: impl Fn(&str) -> bool) -> bool {
         let before = self.items.len();
         self.items
@@ -120,7 +120,7 @@ impl Metadata {
     pub fn validate(&self, limits: MetadataLimits) -> std::result::Result<(), MetadataRefused> {
         let (mut count, mut size) = (0, 0);
         for (name, value, _) in &self.items {
-            // The byte that marks reserved names must not come in through metadata either.
+            // NUL marks reserved names, and is refused in metadata too.
             if name.contains('\0') || value.contains('\0') {
                 return Err(MetadataRefused::NotUtf8);
             }

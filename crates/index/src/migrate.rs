@@ -1,8 +1,8 @@
-//! Databases of older Swift releases, brought to today's tables when they are opened.
+//! Migration of databases from older Swift releases, when they are opened.
 //!
-//! Swift does this table by table when a statement fails; the result is the same. The index
-//! `ix_…_deleted_name` is the exception: like Swift, we leave databases that lack it so, and
-//! query them without it.
+//! Swift migrates table by table when a statement fails; the result is the same. The exception is
+//! the index `ix_…_deleted_name`: like Swift, databases without it are left so and queried without
+//! it.
 
 use rusqlite::Connection;
 
@@ -13,14 +13,14 @@ use crate::schema::{
 };
 use crate::{DbKind, Result};
 
-/// What still differs between databases that are open.
+/// Properties that differ between open databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Schema {
-    /// There is an index on (deleted, name).
+    /// Whether there is an index on (deleted, name).
     pub(crate) indexed: bool,
-    /// The file's name has an epoch: the container is, or was, a shard or sharded.
+    /// Whether the file's name has an epoch: the container is, or was, a shard or sharded.
     pub(crate) has_epoch: bool,
-    /// Rows of objects may be merged without triggers (`container/batch.rs`).
+    /// Whether object rows may be merged without triggers (`container/batch.rs`).
     pub(crate) known_triggers: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn migrate(conn: &Connection, kind: DbKind, has_epoch: bool) -> Resul
     as_found(conn, kind, has_epoch)
 }
 
-/// Nothing is changed.
+/// Reads the schema without changes.
 pub(crate) fn as_found(conn: &Connection, kind: DbKind, has_epoch: bool) -> Result<Schema> {
     let index = format!("ix_{}_deleted_name", kind.contains());
     Ok(Schema {
@@ -61,8 +61,8 @@ fn in_transaction(conn: &Connection, steps: &str) -> Result<()> {
     Ok(done?)
 }
 
-/// From the table `container_stat`, whose triggers counted, to `container_info`, `policy_stat`
-/// and a view.
+/// Replaces the table `container_stat`, counted by triggers, by `container_info`, `policy_stat` and
+/// a view.
 fn migrate_container(conn: &Connection) -> Result<()> {
     if !exists(conn, "table", "container_stat")? {
         return Ok(());
@@ -87,7 +87,7 @@ fn migrate_container(conn: &Connection) -> Result<()> {
     }
     steps += OBJECT_TRIGGERS;
     steps += CONTAINER_INFO;
-    // Swift's migration forgets the reported delete time; the updater then reports again.
+    // Swift's migration drops the reported delete time; the updater then reports again.
     const KEPT: &str = "account, container, created_at, put_timestamp, delete_timestamp,
         reported_put_timestamp, reported_object_count, reported_bytes_used, hash, id, status,
         status_changed_at, metadata, x_container_sync_point1, x_container_sync_point2";
@@ -127,7 +127,7 @@ fn migrate_account(conn: &Connection) -> Result<()> {
     in_transaction(conn, &steps)
 }
 
-/// The table of shard ranges, or the columns it lacks. Inside a transaction of the caller's.
+/// Creates the table of shard ranges, or adds missing columns. Inside the caller's transaction.
 pub(crate) fn shard_range_table(conn: &Connection) -> Result<()> {
     if !exists(conn, "table", "shard_range")? {
         conn.execute_batch(SHARD_RANGE_TABLE)?;

@@ -1,11 +1,10 @@
-//! `<hash>.db.pending`: updates that have been acknowledged and are not yet merged.
+//! Pending file `<hash>.db.pending`: updates that are acknowledged and not yet merged.
 //!
-//! Swift's container and account servers append to it, and whoever opens the database next, of
-//! whatever program, merges it and cuts it to nothing, under the lock of the folder. So do we:
-//! what Swift has left is merged when a database is opened and, of a shared one, before every
-//! read and write. Of containers that get many rows we write it ourselves (`log.rs`); unlike
-//! Swift we sync it before anybody is told. Entries that make no sense are logged and dropped, as
-//! Swift does.
+//! Swift's container and account servers append to it; the next program that opens the database
+//! merges it and truncates it, under the folder's lock. So does this module: entries of Swift are
+//! merged when a database is opened and, for a shared one, before every read and write. Containers
+//! with many updates are logged by us too (`log.rs`); unlike Swift we sync the file before
+//! acknowledging. Invalid entries are logged and dropped, as in Swift.
 
 mod entry;
 #[cfg(any(test, fuzzing))]
@@ -30,14 +29,14 @@ use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Resul
 
 pub(crate) use log::{Log, entries};
 
-/// Swift merges at 128 KiB; what is far beyond is not its file.
+/// Maximum size of a pending file. Swift merges at 128 KiB; a far larger file is not its own.
 const PENDING_BYTES_MAX: u64 = 64 << 20;
-/// How long to wait for another process that merges.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for another process that merges.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Merges what is pending for the database at `db_file`, and leaves an empty file. Called on the
-/// connection that writes, outside a transaction. `ours`: what this process wrote there, and the rows
-/// it stands for.
+/// Merges pending entries of the database at `db_file`, and truncates the file. Called on the write
+/// connection, outside a transaction. `ours` has the bytes that this process wrote there, and their
+/// rows.
 pub(crate) fn merge_pending(
     broker: Broker<'_>,
     db_file: &Path,
@@ -49,7 +48,7 @@ pub(crate) fn merge_pending(
     if !has_content(&path)? {
         return Ok(());
     }
-    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), PATIENCE)?;
+    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), LOCK_TIMEOUT)?;
     merge_file(broker, db_file, held, Some(gate), ours)?;
     match OpenOptions::new().write(true).open(&path) {
         Err(error) if is_missing(&error) => Ok(()),
@@ -59,15 +58,15 @@ pub(crate) fn merge_pending(
     }
 }
 
-/// As [`merge_pending`], of a database that is being opened, and removes the file: a write to its folder
-/// may have failed and its name be in memory alone, where no later sync would write it. The next
-/// entry makes a new one.
+/// As [`merge_pending`], while opening a database, and removes the file: after a failed write to
+/// its folder its name may exist in memory alone, where no later sync would write it. The next
+/// entry creates a new file.
 pub(crate) fn merge_left(broker: Broker<'_>, db_file: &Path, held: &Held) -> Result<()> {
     let path = pending_path(db_file);
     if !path.exists() {
         return Ok(());
     }
-    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), PATIENCE)?;
+    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), LOCK_TIMEOUT)?;
     merge_file(broker, db_file, held, None, None)?;
     if fs::metadata(&path).is_ok_and(|meta| meta.len() > PENDING_BYTES_MAX) {
         return Ok(());
@@ -96,7 +95,7 @@ fn merge_file(
         _ => merge_all(broker, &text, &path),
     })?;
     if broker.config.exclusive {
-        // The rows must not go from here before they are on disk there.
+        // Rows must be durable in the database before they are removed here.
         let is_named = AtomicBool::new(false);
         commit::sync_now(held, SyncWeight::ROWS, &is_named)
             .map_err(|error| IndexError::io(db_file, error))?;
@@ -104,7 +103,7 @@ fn merge_file(
     Ok(())
 }
 
-/// As [`merge_pending`] would merge these rows.
+/// Merges rows as [`merge_pending`] would.
 pub(crate) fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
     in_transaction(broker, None, || merge_object_rows(broker, rows))
 }
@@ -136,12 +135,12 @@ fn merge_object_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
     ContainerBroker(broker).merge_items(rows)
 }
 
-/// Is there anything to merge?
+/// Whether the pending file has content.
 pub(crate) fn is_pending(db_file: &Path) -> Result<bool> {
     has_content(&pending_path(db_file))
 }
 
-/// There is one for all files of a database, named without an epoch.
+/// Path of the pending file, shared by all of a database's files: its name has no epoch.
 fn pending_path(db_file: &Path) -> PathBuf {
     let mut path = match epoch_of(db_file) {
         None => db_file.as_os_str().to_owned(),

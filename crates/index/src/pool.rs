@@ -1,5 +1,4 @@
-//! The pool: which databases are open, on which device's threads they are worked on, and when
-//! they are closed.
+//! The pool of open databases: assigns them to their devices' threads, and closes idle ones.
 
 mod drain;
 
@@ -18,13 +17,13 @@ use futures_channel::oneshot;
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, Lease, Update};
-use crate::device::{Alone, Device};
+use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
 use drain::Drain;
 
-/// Entries stay in the log of a busy database for this many times `idle_close`.
-const MERGE_AFTER: u32 = 6;
+/// Maximum age of log entries of a busy database, as a multiple of `idle_close`.
+const MERGE_AFTER_IDLE_CLOSES: u32 = 6;
 
 /// All account and container databases of a node.
 pub struct IndexPool {
@@ -77,7 +76,7 @@ impl IndexPool {
         &self.inner.config
     }
 
-    /// The handle of a container's database, whether there is one or not.
+    /// Handle of a container's database, which may not exist.
     pub fn container(
         self: &Arc<Self>,
         hash_path: &HashPath,
@@ -91,7 +90,7 @@ impl IndexPool {
         ContainerDb::new(Arc::clone(self), key)
     }
 
-    /// The handle of an account's database, whether there is one or not.
+    /// Handle of an account's database, which may not exist.
     pub fn account(
         self: &Arc<Self>,
         hash_path: &HashPath,
@@ -116,7 +115,7 @@ impl IndexPool {
         IndexDb::new(Arc::clone(self), key)
     }
 
-    /// Runs `f` on one of the device's reading threads.
+    /// Runs `f` on a read thread of the device.
     pub(crate) fn submit_read<T: Send + 'static>(
         &self,
         key: &DbKey,
@@ -132,7 +131,7 @@ impl IndexPool {
         })
     }
 
-    /// Is there a database? Asked on one of the device's reading threads.
+    /// Checks on a read thread whether the database exists.
     pub(crate) fn submit_exists(
         &self,
         key: &DbKey,
@@ -147,7 +146,7 @@ impl IndexPool {
         })
     }
 
-    /// Work on a database that is neither one read nor one update, on a reading thread.
+    /// Runs work on a database that is neither a read nor an update, on a read thread.
     pub(crate) fn submit_shared<T: Send + 'static>(
         &self,
         key: &DbKey,
@@ -157,7 +156,7 @@ impl IndexPool {
         self.submit_job(key, check, move |inner, db| f(&inner.config, db))
     }
 
-    /// As `submit_shared`, on a writing thread.
+    /// As `submit_shared`, on a write thread.
     pub(crate) fn submit_exclusive<T: Send + 'static>(
         &self,
         key: &DbKey,
@@ -165,7 +164,7 @@ impl IndexPool {
         f: impl FnOnce(&IndexConfig, &Db) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let lane = Arc::clone(&self.inner.device(key)?.write);
-        let push = |job| lane.push(Class::Client, Alone::new(job));
+        let push = |job| lane.push(Class::Client, SingleJob::new(job));
         self.submit_to(lane.name(), push, key, check, move |inner, db| {
             let result = f(&inner.config, db);
             if !db.is_open() {
@@ -196,27 +195,27 @@ impl IndexPool {
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let db = self.inner.lease(key)?;
         let inner = Arc::clone(&self.inner);
-        let (tell, told) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         let job: Job = Box::new(move || {
-            if tell.is_canceled() {
+            if reply.is_canceled() {
                 return;
             }
             let checked = check.check(&inner.config.devices.join(&*db.key.device));
             if let Err(IndexError::NotMounted { .. }) = &checked {
-                db.let_go(&inner.config);
+                db.mark_idle(&inner.config);
             }
             let result = checked.and_then(|()| f(&inner, &db));
             drop(db);
-            // Nobody waits any more: the answer is not needed.
-            let _ = tell.send(result);
+            // The caller may be gone.
+            let _ = reply.send(result);
         });
         match push(job) {
-            Ok(()) => Ok(told),
+            Ok(()) => Ok(receiver),
             Err(_) => Err(self.inner.refused(lane)),
         }
     }
 
-    /// Queues an update of one database, and a thread to make it.
+    /// Queues an update of one database, and schedules a drain.
     pub(crate) fn submit_update(&self, key: &DbKey, update: Box<dyn Update>) -> Result<()> {
         let device = self.inner.device(key)?;
         let db = self.inner.lease(key)?;
@@ -233,14 +232,14 @@ impl IndexPool {
                 return Ok(());
             }
         }
-        // Refused, it tells those who wait.
+        // A refused drain fails the queued updates.
         let drain = Drain::new(Arc::clone(&self.inner), Arc::clone(&device), db);
         let _ = device.write.push(Class::Client, drain);
         Ok(())
     }
 
-    /// Closes a database if nobody uses it just now, its log merged into its one file. True if
-    /// it is closed: its file may then be copied or moved. Blocks.
+    /// Closes a database that is not in use, its log merged into the file. True if it is closed:
+    /// its file may then be copied or moved. Blocks.
     pub fn close_db(&self, key: &DbKey) -> bool {
         let db = lock(&self.inner.open).get(key).map(Lease::of);
         if let Some(db) = db {
@@ -259,8 +258,7 @@ impl IndexPool {
         true
     }
 
-    /// Removes a database for good, with its folder and the folders that leaves empty. False if
-    /// somebody uses it just now.
+    /// Removes a database, its folder, and parents that become empty. False if it is in use.
     pub fn remove_db(&self, key: &DbKey) -> Result<bool> {
         if !self.close_db(key) {
             return Ok(false);
@@ -268,34 +266,33 @@ impl IndexPool {
         files::remove_db_folder(key, self.devices()).map(|()| true)
     }
 
-    /// Writes a whole, consistent copy of a database to a new file at `to`, while others read
-    /// and write it. Blocks; not for an event loop's thread.
+    /// Writes a consistent copy of a database to a new file at `to`, concurrently with readers and
+    /// writers. Blocks; not for an event loop's thread.
     pub fn copy_db(&self, key: &DbKey, to: PathBuf) -> Result<()> {
         let db = self.inner.lease(key)?;
         db.copy_to(&self.inner.config, &to)
     }
 
-    /// Whether anything waits for a thread of this device: background work then had better wait too.
+    /// Whether jobs wait for this device's threads; background work should then wait, too.
     pub fn is_busy(&self, device: &str) -> bool {
         let devices = lock(&self.inner.devices);
         let lanes = devices.get(device);
         lanes.is_some_and(|device| device.read.waiting() + device.write.waiting() > 0)
     }
 
-    /// Databases open now.
+    /// Number of open databases.
     pub fn open_count(&self) -> usize {
         lock(&self.inner.open).len()
     }
 
-    /// Does what is queued, takes nothing more, and closes every database, each one whole file.
-    /// Blocks.
+    /// Finishes queued work, refuses more, and closes every database into a single file. Blocks.
     pub fn close_all(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         *lock(&self.stop.0) = true;
         self.stop.1.notify_all();
         let janitor = lock(&self.janitor).take();
         if let Some(janitor) = janitor {
-            // It only waits and hands out work; a panic there has been reported.
+            // The janitor only waits and schedules; a panic there has been reported.
             let _ = janitor.join();
         }
         let devices: Vec<_> = lock(&self.inner.devices).drain().collect();
@@ -303,8 +300,7 @@ impl IndexPool {
             device.close();
         }
         let open = std::mem::take(&mut *lock(&self.inner.open));
-        // In an order: who waits for one of them hears in that order, and a simulator's seeds
-        // repeat themselves.
+        // In key order, so that a simulator's seed repeats itself.
         for (_, db) in open.into_iter().collect::<BTreeMap<_, _>>() {
             self.inner.merge_log(&db, true);
         }
@@ -339,8 +335,8 @@ impl Inner {
         Ok(device)
     }
 
-    /// The database, kept from being closed while the lease lives. When there are too many, the
-    /// one unused for longest is closed.
+    /// Opens or finds the database and leases it. Above the limit, the least recently used one is
+    /// closed.
     fn lease(&self, key: &DbKey) -> Result<Lease> {
         let (db, surplus) = {
             let mut open = lock(&self.open);
@@ -367,35 +363,37 @@ impl Inner {
         Ok(db)
     }
 
-    /// Forgets a database that turned out not to exist.
+    /// Drops the entry of a database that does not exist.
     pub(crate) fn forget(&self, db: &Lease) {
         let mut open = lock(&self.open);
-        if db.is_the_only() && lock(&db.queue).updates.is_empty() {
+        if db.is_sole() && lock(&db.queue).updates.is_empty() {
             open.remove(&db.key);
         }
     }
 
-    /// Closing syncs: that is work for the device's own threads.
+    /// Closes on the device's threads, as closing syncs.
     fn close_on_its_device(&self, db: Arc<Db>) {
         match self.device(&db.key) {
             Ok(device) => device
                 .write
-                .push_rest(Alone::new(Box::new(move || drop(db)))),
+                .push_rest(SingleJob::new(Box::new(move || drop(db)))),
             Err(_) => drop(db),
         }
     }
 
     fn merge_log(&self, db: &Db, close: bool) {
-        db.or_say(|| db.merge_log(&self.config, close));
+        db.or_log_error(|| db.merge_log(&self.config, close));
     }
 
-    /// Has logs merged that have waited for long, and those of idle databases closed. A database
-    /// is closed when that is done: else one who opens it anew could write to the log meanwhile.
+    /// Schedules merges of old logs, and closing of idle databases' logs. A database is closed only
+    /// after its log: otherwise a new opener could write to the log meanwhile.
     fn merge_old_logs(self: &Arc<Self>) {
         let open: Vec<_> = lock(&self.open).values().map(Lease::of).collect();
         for db in open {
             let is_idle = lock(&db.last_used).elapsed() >= self.config.idle_close;
-            let is_old = |since: Instant| since.elapsed() >= self.config.idle_close * MERGE_AFTER;
+            let is_old = |since: Instant| {
+                since.elapsed() >= self.config.idle_close * MERGE_AFTER_IDLE_CLOSES
+            };
             let is_due = match is_idle {
                 true => db.has_log(),
                 false => db.logged_since().is_some_and(is_old),
@@ -408,7 +406,7 @@ impl Inner {
             };
             let inner = Arc::clone(self);
             let job = Box::new(move || inner.merge_log(&db, is_idle));
-            device.write.push_rest(Alone::new(job));
+            device.write.push_rest(SingleJob::new(job));
         }
     }
 

@@ -1,8 +1,8 @@
-//! What replicas of a database tell each other: Swift's replication RPC, seen from the database.
+//! Swift's replication RPC between replicas of a database, on the database's side.
 //!
-//! A replicator sends `sync` with its highest row, hash, id, times and metadata; the answer is the
-//! receiver's [`ReplicationInfo`] and how far it knows the sender's rows. What is missing then
-//! goes as `merge_items` ([`Rows`]), or as the whole file (`exchange.rs`).
+//! A replicator sends `sync` with its highest row, hash, id, times and metadata; the response is
+//! the receiver's [`ReplicationInfo`] and the sender's sync point there. Missing rows then follow
+//! as `merge_items` ([`Rows`]), or the whole file (`exchange.rs`).
 
 pub(crate) mod exchange;
 mod policy;
@@ -22,11 +22,11 @@ pub use policy::PolicyClaim;
 pub use rows::{RowError, Rows};
 pub use shard_ranges::ShardRange;
 
-/// Facts about a database that replicas compare.
+/// Properties of a database that replicas compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationInfo {
     pub account: String,
-    /// Of a container's database.
+    /// Name of the container; none for an account.
     pub container: Option<String>,
     pub created_at: String,
     pub put_timestamp: String,
@@ -34,20 +34,20 @@ pub struct ReplicationInfo {
     pub status_changed_at: String,
     /// Containers of an account; objects of a container's own policy.
     pub count: i64,
-    /// Of an account: the objects of all its containers.
+    /// For an account: the objects of all its containers.
     pub object_count: i64,
     pub bytes_used: i64,
     pub hash: String,
     pub id: String,
-    /// The column as it is.
+    /// The metadata column's text.
     pub metadata: String,
-    /// The highest row number ever given, or -1.
+    /// Highest ROWID ever assigned, or -1.
     pub max_row: i64,
-    /// What only containers have.
+    /// Properties of containers only.
     pub of_container: Option<ContainerFacts>,
 }
 
-/// Facts that only a container's database has.
+/// Properties of a container's database only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
     pub storage_policy_index: i64,
@@ -62,10 +62,10 @@ pub struct ContainerFacts {
     pub shard_max_row: i64,
 }
 
-/// What a replicator says of its replica in `sync`.
+/// Arguments of a replicator's `sync` request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemoteInfo {
-    /// Its highest row.
+    /// Highest ROWID of the sender.
     pub point: i64,
     pub hash: String,
     pub id: String,
@@ -73,7 +73,7 @@ pub struct RemoteInfo {
     pub put_timestamp: String,
     pub delete_timestamp: String,
     pub metadata: Metadata,
-    /// Told by containers of clusters with several policies.
+    /// Sent for containers of clusters with several policies.
     pub policy: Option<RemotePolicy>,
 }
 
@@ -85,13 +85,13 @@ pub struct RemotePolicy {
 }
 
 impl ReplicationInfo {
-    /// Empty, and deleted since before `age`.
+    /// Whether it is empty, and was deleted before `age`.
     fn is_deleted_before(&self, age: Timestamp) -> bool {
         let deleted = timestamp(&self.delete_timestamp);
         age > deleted && deleted > timestamp(&self.put_timestamp)
     }
 
-    /// The account knows all of this container's counts and times.
+    /// Whether the account has this container's current totals and times.
     pub fn is_reported(&self) -> bool {
         self.of_container.as_ref().is_none_or(|facts| {
             facts.reported_put_timestamp == self.put_timestamp
@@ -101,7 +101,7 @@ impl ReplicationInfo {
         })
     }
 
-    /// The arguments of `sync`; the policy goes along where a cluster has several.
+    /// Arguments of `sync`; with the policy where a cluster has several.
     pub fn sync_args(&self, with_policy: bool) -> Vec<Value> {
         let mut args = vec![
             json!("sync"),
@@ -121,7 +121,7 @@ impl ReplicationInfo {
         args
     }
 
-    /// The answer to `sync`: `point` is how far the sender's rows are known.
+    /// Response to `sync`; `point` is the sender's sync point.
     pub fn to_json(&self, point: i64) -> Value {
         let mut all = Map::new();
         let mut put = |name: &str, value: Value| all.insert(name.to_owned(), value);
@@ -227,8 +227,7 @@ impl Broker<'_> {
         }
     }
 
-    /// Takes what a `sync` says, and gives what is answered: the facts of before, and how far the
-    /// sender's rows are known.
+    /// Applies a `sync` request; returns the properties from before, and the sender's sync point.
     pub fn answer_sync(&self, remote: &RemoteInfo) -> Result<(ReplicationInfo, i64)> {
         let mut info = self.replication_info()?;
         if self.take_policy(&info, remote)? {
@@ -248,7 +247,7 @@ impl Broker<'_> {
         Ok((info, point))
     }
 
-    /// Takes what an answer to our `sync` says; `info` is what we had sent.
+    /// Applies the response to our `sync`; `info` is our request.
     pub fn take_answer(&self, info: &ReplicationInfo, remote: &RemoteInfo) -> Result<()> {
         self.take_policy(info, remote)?;
         if self.kind() == DbKind::Container {
@@ -257,7 +256,7 @@ impl Broker<'_> {
         self.take_metadata(&remote.metadata)
     }
 
-    /// Takes the other replica's policy where it knows better. True if it did.
+    /// Adopts the other replica's policy if its claim is better. True if adopted.
     fn take_policy(&self, info: &ReplicationInfo, remote: &RemoteInfo) -> Result<bool> {
         let (Some(facts), Some(policy)) = (&info.of_container, &remote.policy) else {
             return Ok(false);
@@ -298,7 +297,7 @@ impl Broker<'_> {
         }
     }
 
-    /// Empty, and deleted before `age`: such a database may go for good.
+    /// Whether the database may be removed: empty, and deleted before `age`.
     pub fn is_reclaimable(&self, info: &ReplicationInfo, age: Timestamp) -> Result<bool> {
         if !info.is_deleted_before(age) {
             return Ok(false);
@@ -314,8 +313,8 @@ impl Broker<'_> {
         }
     }
 
-    /// Is there anything that [`Broker::reclaim_tombstones`] or [`Broker::reclaim_other`] would
-    /// remove? Asked first, for most databases have nothing.
+    /// Whether [`Broker::reclaim_tombstones`] or [`Broker::reclaim_other`] would remove anything; a
+    /// cheap check, as most databases have nothing to reclaim.
     pub fn has_reclaimable(&self, age: Timestamp, sync_age: Timestamp) -> Result<bool> {
         let column = match self.kind() {
             DbKind::Account => "delete_timestamp",

@@ -1,15 +1,15 @@
-//! The tables of a new database, as Swift's brokers make them: same names, columns, defaults,
-//! triggers and views, so that either side may write what the other made.
+//! Tables of a new database, equivalent to those of Swift's brokers: names, columns, defaults,
+//! triggers and views, so that either side may write the other's files.
 //!
 //! Rows of `object` and `container` are never updated in place, only deleted and inserted again:
-//! triggers keep the counts, the per-policy counts and the running hash exact, and every change
-//! gets a new ROWID, which is what replication goes by.
+//! triggers keep the totals and the running hash exact, and every change gets a new ROWID, by which
+//! replication proceeds.
 
 use rusqlite::{Connection, params};
 
 use crate::{DbKind, Result};
 
-/// What a database that is made on the way is about.
+/// Parameters of a database created by an update.
 #[derive(Clone, Debug)]
 pub enum NewDb {
     Account {
@@ -34,7 +34,7 @@ impl NewDb {
     }
 }
 
-/// Who told us about rows, and whom we told.
+/// Incoming and outgoing sync points of replicas.
 const SYNC_TABLES: &str = "
 CREATE TABLE outgoing_sync (
     remote_id TEXT UNIQUE, sync_point INTEGER, updated_at TEXT DEFAULT 0
@@ -100,7 +100,7 @@ CREATE TABLE container_info (
     storage_policy_index INTEGER DEFAULT 0, reconciler_sync_point INTEGER DEFAULT -1
 );";
 
-/// The table of before there were policies, as a view that can be updated.
+/// The stat table from before storage policies, as a view that can be updated.
 pub(crate) const CONTAINER_STAT_VIEW: &str = "
 CREATE VIEW container_stat AS SELECT
     ci.account, ci.container, ci.created_at, ci.put_timestamp, ci.delete_timestamp,
@@ -194,7 +194,7 @@ CREATE TABLE account_stat (
     status TEXT DEFAULT '', status_changed_at TEXT DEFAULT '0', metadata TEXT DEFAULT ''
 );";
 
-/// Counts of what was there before there were policies belong to policy 0.
+/// Totals from before storage policies belong to policy 0.
 pub(crate) const ACCOUNT_POLICY_STAT: &str = "
 CREATE TABLE policy_stat (
     storage_policy_index INTEGER PRIMARY KEY,
@@ -206,7 +206,7 @@ INSERT OR IGNORE INTO policy_stat
     SELECT 0, container_count, object_count, bytes_used FROM account_stat
     WHERE container_count > 0;";
 
-/// Fills an empty file. `created_at` is now, `id` the database's own.
+/// Creates the tables in an empty file. `created_at` is the current time, `id` the database's id.
 pub(crate) fn create(conn: &Connection, new: &NewDb, created_at: &str, id: &str) -> Result<()> {
     conn.execute_batch("BEGIN")?;
     conn.execute_batch(SYNC_TABLES)?;

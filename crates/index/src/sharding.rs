@@ -1,5 +1,5 @@
-//! The files of a container that is sharded: a fresh one is put beside that whose rows go to the
-//! shards, and the old one is removed when they have them.
+//! Files of a container being sharded: a fresh file is created beside the retiring one, which is
+//! removed once its rows are in the shards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,8 @@ use crate::{
     schema,
 };
 
-/// What a fresh file takes over from the retiring one.
-struct TakenOver {
+/// State copied from the retiring file to the fresh one.
+struct RetiringState {
     info: ContainerInfo,
     metadata: Metadata,
     ranges: Vec<ShardRange>,
@@ -26,9 +26,9 @@ struct TakenOver {
     max_row: i64,
 }
 
-impl TakenOver {
+impl RetiringState {
     fn of(broker: ContainerBroker<'_>) -> Result<Self> {
-        Ok(TakenOver {
+        Ok(RetiringState {
             info: broker.info()?,
             metadata: broker.metadata()?,
             ranges: broker.shard_ranges()?,
@@ -38,8 +38,8 @@ impl TakenOver {
         })
     }
 
-    /// Rows go on to be counted where they ended, and a replica that knew all of the old file's
-    /// knows all of this one's. The hash is that of no rows.
+    /// Writes the state. ROWIDs continue from the old file, so a replica that had all its rows has
+    /// all of this one's. The hash is that of no rows.
     fn give(&self, broker: ContainerBroker<'_>) -> Result<()> {
         broker.update_metadata(self.metadata.iter(), false)?;
         broker.merge_shard_ranges(self.ranges.clone())?;
@@ -77,7 +77,7 @@ impl Db {
         let Some(conn) = writer.as_ref() else {
             return Ok(false);
         };
-        // Nothing is written to the retiring file between what is read of it and the change.
+        // Locks out writes to the retiring file between the copy and the switch.
         conn.execute_batch("BEGIN IMMEDIATE")?;
         let begun = self.make_fresh(config, conn, opened.schema);
         conn.execute_batch("ROLLBACK")?;
@@ -98,7 +98,7 @@ impl Db {
         if broker.db_state()? != DbState::Unsharded {
             return Ok(false);
         }
-        let taken = TakenOver::of(broker)?;
+        let taken = RetiringState::of(broker)?;
         let new = NewDb::Container {
             account: taken.info.account.clone(),
             container: taken.info.container.clone(),
@@ -120,7 +120,7 @@ impl Db {
         self.forget(&mut writer);
         match fs::remove_file(&retiring) {
             Ok(()) => {
-                // What its last reader left beside it says nothing without it.
+                // A reader's leftover log has no meaning without it.
                 let _ = fs::remove_file(wal_path(&retiring));
                 files::sync_folder(&dir)?;
             }
@@ -159,7 +159,7 @@ impl Db {
         self.key.dir(&config.devices).join(name)
     }
 
-    /// A new file, whole and synced before it has its name.
+    /// Creates a file, complete and synced before it has its name.
     fn build_file(
         &self,
         config: &IndexConfig,
@@ -182,7 +182,7 @@ impl Db {
             fill(ContainerBroker(self.broker(config, &conn, schema, true)))?;
             conn.execute_batch("COMMIT")?;
             if config.exclusive {
-                // The mode is part of the file: it is born as we open it later.
+                // The journal mode is stored in the file: set to the mode it is opened with later.
                 conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
             }
             conn.close()
@@ -194,7 +194,7 @@ impl Db {
         };
         let built = build().map_err(|error| error.at(path));
         if built.is_err() {
-            // Gone already where it was renamed; else a leftover that nobody reads.
+            // Already renamed, or a leftover that nobody reads.
             let _ = fs::remove_file(&temporary);
         }
         built

@@ -1,11 +1,11 @@
-//! What replication goes by: rows since a ROWID, and how far each replica got.
+//! State of replication: rows since a ROWID, and sync points of replicas.
 
 use rusqlite::{OptionalExtension, Row, params};
 
 use crate::broker::Broker;
 use crate::{AccountBroker, ContainerBroker, Result};
 
-/// A row of a container database as replicas send it to each other.
+/// A row of a container database, as sent between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRecord {
     pub rowid: i64,
@@ -19,7 +19,7 @@ pub struct ObjectRecord {
     pub storage_policy_index: i64,
 }
 
-/// A row of an account database as replicas send it to each other.
+/// A row of an account database, as sent between replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRecord {
     pub rowid: i64,
@@ -39,7 +39,7 @@ pub struct SyncPoint {
 }
 
 impl Broker<'_> {
-    /// The sync point of a replica by its id, or -1.
+    /// Sync point of a replica by its id, or -1.
     pub fn sync_point(&self, remote_id: &str, incoming: bool) -> Result<i64> {
         let sql = format!(
             "SELECT sync_point FROM {} WHERE remote_id = ?",
@@ -65,7 +65,7 @@ impl Broker<'_> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Moves sync points forward.
+    /// Raises sync points; never lowers them.
     pub fn merge_syncs(&self, points: &[SyncPoint], incoming: bool) -> Result<()> {
         let table = table(incoming);
         let update =
@@ -80,7 +80,7 @@ impl Broker<'_> {
         Ok(())
     }
 
-    /// The database's own id: another file put in its place has another.
+    /// Id of the database file: a replacement has another.
     pub fn id(&self) -> Result<String> {
         let sql = self.sql("SELECT id FROM {stat}");
         let id = self
@@ -90,7 +90,7 @@ impl Broker<'_> {
         Ok(id.unwrap_or_default())
     }
 
-    /// The highest ROWID ever given, or -1.
+    /// Highest ROWID ever assigned, or -1.
     pub fn max_row(&self) -> Result<i64> {
         let row = self
             .conn
@@ -100,7 +100,7 @@ impl Broker<'_> {
         Ok(row.unwrap_or(-1))
     }
 
-    /// Gives a copied database an id of its own, having all that `remote_id` has.
+    /// Gives a copied database a new id, and a sync point that covers all rows of `remote_id`.
     pub(crate) fn newid_common(&self, remote_id: &str) -> Result<()> {
         let id = self.config.new_db_id(&self.key.device);
         self.execute("UPDATE {stat} SET id = ?", [id])?;
@@ -157,12 +157,12 @@ fn object_record(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
 }
 
 impl ContainerBroker<'_> {
-    /// Rows, tombstones too, in the order they changed.
+    /// Rows including tombstones, by ROWID.
     pub fn items_since(&self, start: i64, count: usize) -> Result<Vec<ObjectRecord>> {
         self.rows_since(OBJECT_COLUMNS, start, count, object_record)
     }
 
-    /// Rows of other policies than the container's: what the reconciler moves.
+    /// Rows of other policies than the container's, which the reconciler moves.
     pub fn misplaced_since(&self, start: i64, count: usize) -> Result<Vec<ObjectRecord>> {
         let sql = format!(
             "SELECT {OBJECT_COLUMNS} FROM object WHERE ROWID > ? AND storage_policy_index !=
@@ -186,7 +186,7 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// What has been reported of the original is not known of the copy: it starts anew.
+    /// Gives a copy a new id, and resets its reported totals: those were reported for the original.
     pub fn newid(&self, remote_id: &str) -> Result<()> {
         self.newid_common(remote_id)?;
         self.conn.execute(

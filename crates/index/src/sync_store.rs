@@ -1,8 +1,9 @@
-//! Which containers of a device are synced to other clusters: container sync looks at these alone.
+//! Links to containers that are synced to other clusters, so that container sync need not visit
+//! all.
 //!
-//! A link for each at `<device>/sync_containers/<partition>/<suffix>/<hash>/<file>.db` to its
-//! database, as OpenStack Swift keeps them. The database's own metadata decides; a link without a
-//! database, or to one that is not synced, is passed over by whoever reads it.
+//! A link at `<device>/sync_containers/<partition>/<suffix>/<hash>/<file>.db` to the database, as
+//! in OpenStack Swift. The database's own metadata decides; readers skip a link without a database,
+//! or to one that is not synced.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -11,13 +12,13 @@ use std::path::PathBuf;
 
 use crate::{ContainerBroker, Metadata, files};
 
-/// The folder on each device.
+/// Folder on each device.
 pub const SYNC_STORE: &str = "sync_containers";
 const TO: &str = "X-Container-Sync-To";
 const KEY: &str = "X-Container-Sync-Key";
 
 impl ContainerBroker<'_> {
-    /// Where the container is to be synced to, and its key.
+    /// Target and key of the container's sync.
     pub fn sync_target(metadata: &Metadata) -> Option<(&str, &str)> {
         let value = |name: &str| {
             let item = metadata
@@ -28,7 +29,7 @@ impl ContainerBroker<'_> {
         Some((value(TO)?, value(KEY)?))
     }
 
-    /// Links a container that is synced, and unlinks one that was.
+    /// Creates the link of a synced container, or removes that of one no longer synced.
     pub fn update_sync_store(&self) -> io::Result<()> {
         let metadata = self.metadata().map_err(io::Error::other)?;
         if metadata.get(TO).is_none() && metadata.get(KEY).is_none() {
@@ -55,7 +56,7 @@ impl ContainerBroker<'_> {
         }
     }
 
-    /// The link's path and what it leads to.
+    /// Path of the link and its target.
     fn sync_link(&self) -> Option<(PathBuf, PathBuf)> {
         let file = PathBuf::from(self.0.conn.path()?);
         let key = self.0.key;
@@ -69,13 +70,13 @@ impl ContainerBroker<'_> {
     }
 }
 
-/// Removes a link, and the folders that it leaves empty.
+/// Removes a link, and folders that become empty.
 pub fn remove(link: &std::path::Path) -> io::Result<()> {
     match fs::remove_file(link) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Up to the device's own folder of links.
+    // Up to the device's folder of links.
     for folder in link.ancestors().skip(1).take(3) {
         if fs::remove_dir(folder).is_err() {
             break;

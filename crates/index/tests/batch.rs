@@ -39,7 +39,7 @@ fn updates(mut seed: u64, count: usize) -> Vec<ObjectRow> {
     (0..count).map(|_| row()).collect()
 }
 
-/// What depends on the rows: counts, hash, listing of each policy.
+/// State that depends on the rows: counts, hash, listing of each policy.
 fn state(db: &ContainerDb) -> impl PartialEq + std::fmt::Debug + use<> {
     let (info, mut stats) =
         block_on(db.read(|broker| Ok((broker.info()?, broker.policy_stats()?)))).unwrap();

@@ -22,8 +22,7 @@ use support::{Index, block_on, index_with, new_container, object};
 
 const PAGE: usize = 4096;
 
-/// What is on a disk of a database's files that are synced here, and what of them the page cache
-/// alone has.
+/// Model of a disk's content and the page cache, for the database files synced here.
 #[derive(Debug, Default)]
 struct Disk {
     files: Mutex<BTreeMap<PathBuf, OnDisk>>,
@@ -307,7 +306,7 @@ fn a_log_that_a_killed_process_left_is_read_from_disk() {
     first.disk.fails.store(true, Ordering::SeqCst);
     put(&db, "retried").unwrap_err();
     let (devices, disk) = (first.index.dir.path().to_owned(), first.disk.clone());
-    // What closes it is no crash, but leaves the log as one would.
+    // A close is no crash, but leaves the log as a crash would.
     first.index.pool.close_all();
     let wal = with_end(&db.key().file(&devices), "-wal");
     assert!(wal.exists(), "merged from the page cache");

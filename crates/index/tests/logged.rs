@@ -244,7 +244,7 @@ fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
     let file = |index: &Index| db.key().file(index.dir.path());
     *cutting.place.lock().unwrap() = Some((file(&index), file(&cut)));
     let acknowledged = &cutting.acknowledged;
-    // Of the row that made the database and that which was not logged.
+    // One row created the database, and one was not logged.
     acknowledged.store(1, Ordering::SeqCst);
     for n in 0..1000 {
         block_on(db.merge_items(None, vec![object(&format!("n{n}"), 1, 1)])).unwrap();

@@ -68,7 +68,7 @@ fn a_container_is_sharded() {
         assert!(!block_on(db.begin_sharding()).unwrap(), "it has begun");
         assert_eq!(state(&db), (DbState::Sharding, 10, false));
 
-        // What is new goes to the fresh file, and its numbers go on.
+        // New rows go to the fresh file, and their ROWIDs continue.
         block_on(db.merge_items(None, vec![object("new", 3, 1)])).unwrap();
         let (fresh, source) = block_on(db.read(|broker| {
             let all = RowsQuery {
@@ -94,7 +94,7 @@ fn a_container_is_sharded() {
 
         assert!(block_on(db.end_sharding()).unwrap());
         assert!(!block_on(db.end_sharding()).unwrap());
-        // Of ranges that are not active yet nothing is counted.
+        // Ranges that are not active yet are not counted.
         assert_eq!(state(&db), (DbState::Sharded, 5, false));
         let gone = block_on(db.write(None, |broker| {
             let mut ranges = broker.list_shard_ranges(&RangeQuery::default())?;

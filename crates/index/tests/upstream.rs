@@ -206,7 +206,7 @@ fn assert_same_account(db: &AccountDb, theirs: &Value) {
     assert_eq!(&ours, theirs);
 }
 
-/// Where the database's folder is made for Swift to fill.
+/// The database's folder, which is created for Swift to fill.
 fn prepare(index: &Index, key: &cairn_index::DbKey) -> std::path::PathBuf {
     std::fs::create_dir_all(key.dir(index.pool.devices())).unwrap();
     key.file(index.pool.devices())

@@ -1,10 +1,10 @@
-//! How the servers of a cluster are called by TLS: the same way by all servers and daemons of a process,
-//! which share their connections.
+//! TLS for calls between a cluster's servers, configured once for all servers and daemons of a
+//! process, which share their connections.
 //!
-//! Option (default): `backend_ca_file` (none: no TLS; certificates of servers must be of these
-//! authorities), `backend_cert_file` and `backend_key_file` (none: what is shown to servers with
-//! `require_client_cert`), `backend_tls_name` (none: a server's certificate must be for the address that
-//! the ring has; else for this name).
+//! Options (default): `backend_ca_file` (none: no TLS; authorities that must have signed servers'
+//! certificates), `backend_cert_file` and `backend_key_file` (none: client certificate for servers
+//! with `require_client_cert`), `backend_tls_name` (none: name that a server's certificate must
+//! have; by default its address in the ring).
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use cairn_http::tls::{ClientTls, Trust};
 
 use crate::conf::ServerConf;
 
-/// What one conf says.
+/// Options of one conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice {
     ca: PathBuf,
@@ -22,7 +22,7 @@ struct Choice {
     name: Option<String>,
 }
 
-/// What these confs, all of one process, say.
+/// TLS settings of a process's confs, which must agree.
 pub(crate) fn of_all<'a>(confs: impl Iterator<Item = &'a ServerConf>) -> Result<Option<ClientTls>> {
     let mut first: Option<(Option<Choice>, &Path)> = None;
     for conf in confs {
@@ -42,7 +42,7 @@ pub(crate) fn of_all<'a>(confs: impl Iterator<Item = &'a ServerConf>) -> Result<
     first.and_then(|(choice, _)| choice).map(load).transpose()
 }
 
-/// What a daemon's conf says.
+/// TLS settings of a daemon's conf.
 pub(crate) fn of(section: &Section) -> Result<Option<ClientTls>> {
     read(section)?.map(load).transpose()
 }

@@ -1,4 +1,4 @@
-//! From an account, container or object server's conf to the server's own configuration.
+//! Conversion of an account, container or object server's conf to the server's configuration.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -122,7 +122,7 @@ pub(crate) fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
     })
 }
 
-/// Bytes of one step; more than 16 MiB would only cost memory.
+/// A chunk size in bytes; more than 16 MiB would only cost memory.
 fn chunk(section: &Section, option: &str, default: usize) -> Result<usize, ConfError> {
     let bytes = section.usize_or(option, default)?;
     if !(512..=16 << 20).contains(&bytes) {
@@ -137,7 +137,7 @@ pub(crate) fn reserve(section: &Section) -> Result<FallocateReserve, ConfError> 
         .ok_or_else(|| section.bad("fallocate_reserve", "expected bytes, or percent as 1%"))
 }
 
-/// The same, for databases.
+/// `fallocate_reserve`, for databases.
 fn index_reserve(section: &Section) -> Result<Option<Reserve>, ConfError> {
     Ok(Some(match reserve(section)? {
         FallocateReserve::Bytes(bytes) => Reserve::Bytes(bytes),
@@ -145,7 +145,7 @@ fn index_reserve(section: &Section) -> Result<Option<Reserve>, ConfError> {
     }))
 }
 
-/// `container-sync-realms.conf`. Most clusters have none.
+/// Reads `container-sync-realms.conf`, which most clusters lack.
 fn sync_realms(swift_dir: &Path) -> Result<SyncRealms> {
     let path = swift_dir.join("container-sync-realms.conf");
     let text = match std::fs::read_to_string(&path) {

@@ -1,4 +1,4 @@
-//! What background work does in this process, as its metrics show it.
+//! Metrics of background work in this process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use cairn_daemons::Progress;
 use cairn_disk::{Devices, Engine};
 use cairn_http::metrics::{Background, DeviceWork, PassWork, StoreFigure};
 
-/// `passes`: the daemons that count what they do; those of one name (a process may have several
-/// nodes') are told together.
+/// Snapshot function of background work. `passes` are the daemons that count their work; those of
+/// one name (of several nodes in a process) are summed.
 pub(crate) fn shown(
     devices: Vec<Arc<Devices>>,
     passes: Vec<(&'static str, Arc<Progress>)>,
@@ -65,7 +65,7 @@ fn of_passes(passes: &[(&'static str, Arc<Progress>)]) -> Vec<PassWork> {
         });
         pass.done += done;
         pass.of += of;
-        // They work side by side: the last one counts.
+        // They run concurrently: the last one counts.
         pass.seconds_left = match (pass.seconds_left, left) {
             (Some(one), Some(other)) => Some(one.max(other)),
             (one, other) => one.or(other),

@@ -1,5 +1,5 @@
-//! What servers of one cluster share: swift.conf and the rings, both from `swift_dir`. Several
-//! clusters may be served by one process.
+//! State shared by the servers of one cluster: swift.conf and the rings, both from `swift_dir`. One
+//! process may serve several clusters.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use cairn_http::SwiftInfo;
 use cairn_peer::Rings;
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
-/// One `swift_dir`, read.
+/// Content of one `swift_dir`.
 pub(crate) struct Cluster {
     pub(crate) swift_dir: PathBuf,
     pub(crate) hash_path: HashPath,
     pub(crate) policies: Arc<PolicySet>,
-    /// `diskfile_module` of the policies that give it.
+    /// `diskfile_module` of the policies that set it.
     pub(crate) diskfile_modules: BTreeMap<PolicyIndex, String>,
     pub(crate) constraints: Arc<Constraints>,
     pub(crate) swift_info: Arc<SwiftInfo>,
@@ -24,7 +24,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// The same cluster, for a pipeline of which no client's `/info` tells.
+    /// The same cluster for a pipeline that does not contribute to a client's `/info`.
     pub(crate) fn apart(&self) -> Cluster {
         Cluster {
             swift_dir: self.swift_dir.clone(),
@@ -55,7 +55,7 @@ impl Cluster {
         })
     }
 
-    /// Loaded when first asked for: account and container servers need none.
+    /// The rings, loaded on first use: account and container servers need none.
     pub(crate) fn rings(&self) -> Result<Arc<Rings>> {
         if let Some(rings) = self.rings.get() {
             return Ok(rings.clone());

@@ -1,8 +1,8 @@
-//! A server's conf file, or folder of them, as the node needs it: which server it describes, the
-//! pipeline in front of it, and the sections of the daemons beside it.
+//! A server's conf file, or folder of them: the server it describes, the pipeline in front of it,
+//! and the sections of daemons beside it.
 //!
-//! What Paste Deploy offers beyond `egg:swift#…` (other eggs, `config:` references, composite
-//! apps) would load Python code; it is refused with the section's name.
+//! Features of Paste Deploy beyond `egg:swift#…` (other eggs, `config:` references, composite apps)
+//! would load Python code; they are refused with the section's name.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ use crate::similar::did_you_mean;
 /// One middleware of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Filter {
-    /// As the pipeline names it.
+    /// Name in the pipeline.
     pub name: String,
-    /// What `use = egg:swift#…` names.
+    /// Entry point in `use = egg:swift#…`.
     pub entry_point: String,
-    /// Its options, those of `[DEFAULT]` below them.
+    /// Options, with defaults from `[DEFAULT]`.
     pub section: Section,
 }
 
-/// A conf file as read: not yet its values, but its shape is known to be sound.
+/// A parsed conf file: the structure is checked, the values are not.
 #[derive(Clone, Debug)]
 pub struct ServerConf {
     pub path: PathBuf,
     pub role: Role,
-    /// The application's options, those of `[DEFAULT]` below them.
+    /// The application's options, with defaults from `[DEFAULT]`.
     pub app: Section,
     /// Outermost first.
     pub filters: Vec<Filter>,
@@ -57,7 +57,7 @@ const DAEMONS: [&str; 17] = [
     "dispersion",
 ];
 
-/// Reads a conf file, or a folder whose `*.conf` files are read as one, in the order of names.
+/// Reads a conf file, or a folder whose `*.conf` files are concatenated in the order of names.
 pub fn read_conf(path: &Path) -> Result<Conf> {
     let name = path.display().to_string();
     if !path.is_dir() {
@@ -142,14 +142,14 @@ impl ServerConf {
         })
     }
 
-    /// The section of a daemon, where this conf has one.
+    /// The section of a daemon, if this conf has one.
     pub fn daemon(&self, name: &str) -> Option<Section> {
         self.conf
             .has_section(name)
             .then(|| self.conf.section_or_defaults(name))
     }
 
-    /// Daemons this conf configures that this build does not have.
+    /// Daemons configured by this conf that this build lacks.
     pub fn daemons_not_served(&self) -> Vec<&str> {
         self.conf
             .section_names()
@@ -195,7 +195,7 @@ fn filter(conf: &Conf, name: &str) -> Result<Filter> {
     })
 }
 
-/// Keystone's filter, as Swift's sample conf names it.
+/// Keystone's filter, as named in Swift's sample conf.
 const AUTH_TOKEN: &str = "keystonemiddleware.auth_token:filter_factory";
 
 fn entry_point(conf: &Conf, name: &str, section: &Section) -> Result<String> {
@@ -215,7 +215,7 @@ fn entry_point(conf: &Conf, name: &str, section: &Section) -> Result<String> {
     if used == "egg:keystonemiddleware#auth_token" {
         return Ok("authtoken".to_owned());
     }
-    // What is not Swift's at all is named as ours.
+    // Entry points outside Swift are named as ours.
     let own = used.strip_prefix("egg:cairn#");
     match own.or_else(|| used.strip_prefix("egg:swift#")) {
         Some(entry_point) if !entry_point.is_empty() => Ok(entry_point.to_owned()),
@@ -225,7 +225,7 @@ fn entry_point(conf: &Conf, name: &str, section: &Section) -> Result<String> {
     }
 }
 
-/// Refuses sections that nothing reads: most are a typing error.
+/// Refuses sections that nothing reads: most are typing errors.
 fn check_section_names(conf: &Conf) -> Result<()> {
     for name in conf.section_names() {
         let paste = ["pipeline:", "app:", "filter:"]

@@ -1,5 +1,5 @@
-//! The console beside the servers of a process: what it may know of the store, and its place in
-//! the order of starting and ending. `cairn lab serve` runs it alone.
+//! The console beside the servers of a process: its view of the store, and its order in starting
+//! and stopping. `cairn lab serve` runs it alone.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -26,21 +26,21 @@ use crate::settings::ServerSettings;
 use crate::signals::StopSignals;
 use crate::up::StoreTls;
 
-/// A console that is to be served; its port is held already.
+/// A console to be served, with its port bound.
 #[derive(Debug)]
 pub struct ConsoleRun {
     pub listener: TcpListener,
     pub bind: SocketAddr,
-    /// Names it may be asked by, beside addresses and `localhost`.
+    /// Host names accepted in requests, beside addresses and `localhost`.
     pub hosts: Vec<String>,
     pub password: Password,
-    /// The folder of run folders.
+    /// Folder of the runs' folders.
     pub runs: PathBuf,
     /// Local folders that runs may use.
     pub allow_local: Vec<PathBuf>,
-    /// Told who signs in and what is changed.
+    /// Receives sign-ins and changes.
     pub audit: Option<AuditLog>,
-    /// Served over TLS: beside a store, with its certificate.
+    /// TLS with the certificate of the store.
     pub tls: Option<StoreTls>,
 }
 
@@ -80,8 +80,8 @@ pub(crate) async fn serve(
     cairn_console::run(listener, options, stop).await
 }
 
-/// Serves a console alone until a signal ends it. `greeting` is printed once it answers, and not where
-/// it cannot: its certificate is read first.
+/// Serves a console alone until a signal ends it. `greeting` is printed once it is ready, and not
+/// if it fails: its certificate is read first.
 pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
     let (listener, options) = console.options(None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -94,7 +94,7 @@ pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
         let signals = StopSignals::new(false).context("cannot listen for signals")?;
         let (stop_sender, stop) = watch::channel(false);
         let watching = tokio::spawn(signals.watch(stop_sender, watch::channel(false).0));
-        // Connections wait in the listener's queue until they are accepted: it answers already.
+        // Connections queue in the listener until they are accepted, so it is ready already.
         use std::io::Write;
         let mut out = std::io::stdout().lock();
         let _ = out
@@ -107,7 +107,7 @@ pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
     })
 }
 
-/// What the console may know of the store that these servers are. `None`: no proxy is among them.
+/// The console's view of the store served by these servers; `None` without a proxy.
 pub(crate) fn store_view(
     servers: &[(ServerConf, ServerSettings)],
     handlers: &[Handler],
@@ -148,7 +148,7 @@ pub(crate) fn store_view(
     })
 }
 
-/// Rings and devices as they are now. `local`: ports of this process's storage servers and their
+/// Current rings and devices. `local` has the ports of this process's storage servers and their
 /// folders of devices. Blocks.
 fn state(cluster: &Cluster, local: &[(u16, PathBuf)]) -> StoreState {
     let policies = cluster.policies.iter().map(|policy| PolicyState {
@@ -172,7 +172,7 @@ fn state(cluster: &Cluster, local: &[(u16, PathBuf)]) -> StoreState {
             named.push((policy.index.ring_name(), ring));
         }
     }
-    // A device serves all rings, on a port of its own for each: by host and name it is one.
+    // A device serves all rings, with a port for each: host and name identify it.
     let mut devices: BTreeMap<(String, String), DeviceState> = BTreeMap::new();
     for (name, loaded) in &named {
         let ring = loaded.ring();

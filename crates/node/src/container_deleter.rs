@@ -1,5 +1,5 @@
-//! `swift-container-deleter ACCOUNT CONTAINER`: queues what a container holds for the expirer, which
-//! deletes it in its own time. Requests go through the pipeline of an internal client's conf.
+//! `swift-container-deleter ACCOUNT CONTAINER`: queues a container's objects for the expirer, which
+//! deletes them later. Requests go through the pipeline of an internal client's conf.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,23 +20,24 @@ use crate::daemons;
 use crate::logging::{self, LogOptions};
 use crate::settings::{self, Place};
 
-/// How often it is told how far this is.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Interval of progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub struct Called {
-    /// Of the internal client.
+    /// Conf file of the internal client.
     pub conf: PathBuf,
-    /// Of each request.
+    /// Attempts per request.
     pub tries: u32,
     pub account: String,
     pub container: String,
-    /// Only names that begin so, after `marker` and before `end_marker`; empty ones say nothing.
+    /// Selects names with this prefix, after `marker` and before `end_marker`; empty imposes no
+    /// condition.
     pub prefix: String,
     pub marker: String,
     pub end_marker: String,
-    /// Objects are deleted as of this time; `None`: now.
+    /// Timestamp of the deletion; `None` is now.
     pub timestamp: Option<String>,
 }
 
@@ -61,7 +62,7 @@ impl Called {
     }
 }
 
-/// Queues all, and says so.
+/// Queues all objects, and reports progress.
 pub fn run(called: Called, out: &mut dyn Write) -> Result<()> {
     let path = std::path::absolute(&called.conf)?;
     let conf = ServerConf::load(&path)?;
@@ -81,10 +82,10 @@ pub fn run(called: Called, out: &mut dyn Write) -> Result<()> {
         let client = InternalClient::new(pipeline, "Swift Container Deleter", tries);
         let mut told = Instant::now();
         let queued = deletion.queue(&client, |queued, last| {
-            if told.elapsed() > TOLD_EVERY {
+            if told.elapsed() > PROGRESS_INTERVAL {
                 told = Instant::now();
                 let last = repr(last);
-                // Nobody may be looking.
+                // Standard output may be closed.
                 let _ = writeln!(out, "Marked {queued} objects for deletion, through {last}");
             }
         });

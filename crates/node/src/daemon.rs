@@ -1,6 +1,5 @@
-//! A daemon under Swift's own name: `swift-object-updater CONF [once]`. It reads its section of
-//! the conf, closes its standard streams once it is ready, and works until a signal ends it, or
-//! through one pass.
+//! A daemon under Swift's own name: `swift-object-updater CONF [once]`. It reads its section of the
+//! conf, closes its standard streams once it is ready, and runs until a signal, or for one pass.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tracing::info;
 use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
-use crate::daemons::{self, Daemon, Ground, Narrowed};
+use crate::daemons::{self, Daemon, DaemonContext, Narrowed};
 use crate::engines::EngineModules;
 use crate::limits;
 use crate::lock::FolderLock;
@@ -34,24 +33,24 @@ use crate::stdio;
 use crate::storage::Storage;
 use crate::syslog::SyslogOptions;
 
-/// How often ring files are looked at.
-const RING_CHECK: Duration = Duration::from_secs(5);
-/// For tasks to end that nobody waits for any more.
-const LOOSE_ENDS: Duration = Duration::from_millis(500);
+/// Interval of checks of the ring files.
+const RING_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Timeout for tasks that are no longer awaited.
+const DETACHED_TASKS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub kind: DaemonKind,
     pub conf: PathBuf,
-    /// One pass instead of one after the other.
+    /// One pass instead of repeated ones.
     pub once: bool,
-    /// The log stays on standard error.
+    /// Keeps the log on standard error.
     pub verbose: bool,
     pub narrowed: Narrowed,
 }
 
-/// Works until a signal ends it or its one pass is done.
+/// Runs until a signal, or for one pass.
 pub fn run(called: &Called) -> Result<()> {
     let section = section(&called.conf, called.kind)?;
     let once = called.once || !section.bool_or("daemonize", true);
@@ -66,7 +65,7 @@ pub fn run(called: &Called) -> Result<()> {
     logging::start(&log, settings::log_level(&section)?)?;
     limits::raise_open_files();
     let priority = Priority::read(&section)?;
-    // As Swift's daemons: no child of the terminal they were started from.
+    // Detaches from the terminal, like Swift's daemons.
     let _ = rustix::process::setsid();
     let place = Place::read(&section);
     if place.exclusive_databases && called.kind.role() != Role::Object {
@@ -93,7 +92,7 @@ pub fn run(called: &Called) -> Result<()> {
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();
-        let ground = Ground {
+        let context = DaemonContext {
             clusters: &mut clusters,
             storage: &mut storage,
             backends: &Backends::with_tls(
@@ -104,19 +103,19 @@ pub fn run(called: &Called) -> Result<()> {
             written: None,
             conf: &called.conf,
         };
-        daemons::make(called.kind, &section, &called.narrowed, ground)
+        daemons::make(called.kind, &section, &called.narrowed, context)
             .with_context(|| called.conf.display().to_string())?
     };
     let ended = runtime.block_on(work(&daemon, once, called.verbose, &clusters));
     drop(daemon);
-    runtime.shutdown_timeout(LOOSE_ENDS);
+    runtime.shutdown_timeout(DETACHED_TASKS_TIMEOUT);
     storage.close();
     drop(lock);
     info!("ended");
     ended
 }
 
-/// A conf without the daemon's section is not for this daemon.
+/// The daemon's section; an error if the conf lacks it.
 fn section(path: &Path, kind: DaemonKind) -> Result<Section> {
     let path = std::path::absolute(path)
         .with_context(|| format!("{} is no usable path", path.display()))?;
@@ -133,13 +132,13 @@ fn section(path: &Path, kind: DaemonKind) -> Result<Section> {
 
 async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -> Result<()> {
     let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
-    // The log of a verbose pass says how far it is.
+    // A verbose pass reports progress in the log.
     let shown = match once && !verbose {
         true => daemon.progress.clone().zip(progress_bar::terminal()),
         false => None,
     };
     stdio::close(verbose);
-    notify::tell(notify::READY);
+    notify::send_state(notify::READY);
     info!(daemon = daemon.kind.name(), once, "started");
     let (stop_sender, stop) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -163,7 +162,7 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         _ = tasks.join_next() => {}
         (signal, _) = signals.next() => {
             info!(signal, "ending");
-            notify::tell(notify::STOPPING);
+            notify::send_state(notify::STOPPING);
             stop_sender.send_replace(true);
             if !once {
                 tasks.join_next().await;
@@ -182,9 +181,9 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
     Ok(())
 }
 
-/// Loads rings that changed.
+/// Reloads changed rings.
 async fn follow_rings(clusters: Vec<Arc<crate::cluster::Cluster>>) {
-    let mut tick = tokio::time::interval(RING_CHECK);
+    let mut tick = tokio::time::interval(RING_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;

@@ -1,4 +1,4 @@
-//! The daemons: which there are, the section each reads, and making one from it.
+//! The daemons: their kinds, their sections, and their construction.
 //!
 //! A daemon runs in one of two ways. `cairn up` and `cairn serve` run those whose sections are in
 //! the servers' confs, inside their process. Under Swift's names (`swift-object-updater CONF`) each
@@ -35,24 +35,24 @@ use crate::services;
 use crate::settings::Place;
 use crate::storage::Storage;
 
-/// What a command line may narrow a pass to. Empty: everything.
+/// Restriction of a pass by the command line. Empty fields impose none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Narrowed {
     pub devices: Vec<String>,
     pub partitions: Vec<u32>,
     pub policies: Vec<u32>,
-    /// An object auditor's: only open objects, so many a second.
+    /// Object auditor: only opens objects, at this rate per second.
     pub zero_byte_fps: Option<f64>,
-    /// A sharder's: nothing is sharded or merged that is not told to be.
+    /// Sharder: no automatic sharding or merging.
     pub no_auto_shard: bool,
-    /// Of so many processes that share the work …
+    /// Number of processes that share the work.
     pub processes: Option<u64>,
-    /// … this is that one, counted from 0.
+    /// Index of this process, from 0.
     pub process: Option<u64>,
 }
 
 impl Narrowed {
-    /// In the words of replicator and reconstructor.
+    /// The restriction for the replicator and the reconstructor.
     fn only(&self) -> Only {
         Only {
             devices: self.devices.clone(),
@@ -64,12 +64,12 @@ impl Narrowed {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A daemon, ready to work.
+/// A daemon, ready to run.
 pub(crate) struct Daemon {
     pub(crate) kind: DaemonKind,
     once: Box<dyn Fn() -> Work + Send + Sync>,
     run: Box<dyn Fn(watch::Receiver<bool>) -> Work + Send + Sync>,
-    /// Of those that count what they do.
+    /// Progress, for daemons that count their work.
     pub(crate) progress: Option<Arc<Progress>>,
 }
 
@@ -101,43 +101,43 @@ impl Daemon {
         }
     }
 
-    /// Runs until `stop` turns true.
+    /// Spawns the daemon, until `stop` turns true.
     pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
         tasks.spawn((self.run)(stop));
     }
 
-    /// One pass.
+    /// Runs one pass.
     pub(crate) fn once(&self) -> Work {
         (self.once)()
     }
 }
 
-/// What daemons are made of.
-pub(crate) struct Ground<'a> {
+/// Dependencies of daemons.
+pub(crate) struct DaemonContext<'a> {
     pub(crate) clusters: &'a mut Clusters,
     pub(crate) storage: &'a mut Storage,
     pub(crate) backends: &'a Arc<Backends>,
     pub(crate) clock: &'a Clock,
-    /// What this process's own container servers write; none where they are elsewhere.
+    /// Writes of this process's own container servers; none if it has no such servers.
     pub(crate) written: Option<Arc<Written>>,
-    /// Where the daemon's section is.
+    /// Path of the conf with the daemon's section.
     pub(crate) conf: &'a Path,
 }
 
-/// The section of an auditor's watcher, which need not be there.
+/// The section of an auditor's watcher; empty if missing.
 fn watcher_section(conf: &Path, name: &str) -> Result<Section> {
     Ok(read_conf(conf)?.section_or_defaults(name))
 }
 
-/// Makes a daemon from its section.
+/// Constructs a daemon from its section.
 pub(crate) fn make(
     kind: DaemonKind,
     section: &Section,
     narrowed: &Narrowed,
-    ground: Ground<'_>,
+    context: DaemonContext<'_>,
 ) -> Result<Daemon> {
     let place = Place::read(section);
-    make_at(kind, section, &place, narrowed, ground).with_context(|| format!("[{}]", kind.name()))
+    make_at(kind, section, &place, narrowed, context).with_context(|| format!("[{}]", kind.name()))
 }
 
 fn make_at(
@@ -145,11 +145,11 @@ fn make_at(
     section: &Section,
     place: &Place,
     narrowed: &Narrowed,
-    ground: Ground<'_>,
+    context: DaemonContext<'_>,
 ) -> Result<Daemon> {
-    let cluster = ground.clusters.get(&place.swift_dir)?;
-    let clock = ground.clock.clone();
-    let (backends, storage) = (ground.backends.clone(), ground.storage);
+    let cluster = context.clusters.get(&place.swift_dir)?;
+    let clock = context.clock.clone();
+    let (backends, storage) = (context.backends.clone(), context.storage);
     let narrowed = narrowed.clone();
     Ok(match kind {
         DaemonKind::AccountAuditor | DaemonKind::ContainerAuditor => Daemon::new(
@@ -183,7 +183,7 @@ fn make_at(
         DaemonKind::ContainerSharder => {
             let mut config = ContainerSharderConfig::read(section)?;
             config.auto_shard &= !narrowed.no_auto_shard;
-            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let conf = internal_client_conf(kind, section, place, context.conf);
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
                 .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
             let tries = config.request_tries;
@@ -228,7 +228,7 @@ fn make_at(
                 narrowed.processes,
                 narrowed.process,
             )?;
-            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let conf = internal_client_conf(kind, section, place, context.conf);
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
             let tries = config.request_tries;
             let parts = ReconcilerParts {
@@ -247,7 +247,7 @@ fn make_at(
         }
         DaemonKind::ContainerSync => {
             let config = ContainerSyncConfig::read(section)?;
-            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let conf = internal_client_conf(kind, section, place, context.conf);
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
             let parts = SyncParts {
                 client: InternalClient::new(pipeline, "Swift Container Sync", config.request_tries),
@@ -270,7 +270,7 @@ fn make_at(
                 cluster.rings()?,
                 storage.pool(place, section)?,
                 backends,
-                ground.written,
+                context.written,
             ),
             |updater| async move { updater.once().await },
             |updater, stop| updater.run(stop),
@@ -294,7 +294,7 @@ fn make_at(
                 let config = AuditorConfig::read(section)?;
                 let watcher = match &config.watcher_section {
                     Some(name) => Some(DarkData {
-                        config: DarkDataConfig::read(&watcher_section(ground.conf, name)?)?,
+                        config: DarkDataConfig::read(&watcher_section(context.conf, name)?)?,
                         hash_path: cluster.hash_path.clone(),
                         rings: cluster.rings()?,
                         backends,
@@ -319,8 +319,8 @@ fn make_at(
             |auditor, stop| auditor.run(stop),
         ),
         DaemonKind::ObjectExpirer => {
-            let conf = internal_client_conf(kind, section, place, ground.conf);
-            let config = ObjectExpirerConfig::read(section, is_its_own(kind, ground.conf))?
+            let conf = internal_client_conf(kind, section, place, context.conf);
+            let config = ObjectExpirerConfig::read(section, is_its_own(kind, context.conf))?
                 .shared(section, narrowed.processes, narrowed.process)?;
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
             let prefix = &cluster.constraints.auto_create_account_prefix;
@@ -373,7 +373,7 @@ fn make_at(
     })
 }
 
-/// What replicator and reconstructor stand on.
+/// Dependencies of the replicator and the reconstructor.
 fn replicator_parts(
     section: &Section,
     place: &Place,
@@ -399,8 +399,8 @@ fn db_kind(kind: DaemonKind) -> DbKind {
     }
 }
 
-/// A conf that is a daemon's alone says so by its name, as in Swift; such a one has its
-/// pipeline, too.
+/// Whether a conf is for this daemon alone, by its name, as in Swift; it then also has the daemon's
+/// pipeline.
 fn is_its_own(kind: DaemonKind, conf: &Path) -> bool {
     let name = conf.to_string_lossy();
     match kind {
@@ -418,7 +418,7 @@ fn internal_client_conf(kind: DaemonKind, section: &Section, place: &Place, own:
     }
 }
 
-/// The pipeline of a conf, as it stands there: nothing is added that is for clients.
+/// The pipeline of a conf, without the filters that clients would need.
 fn internal_pipeline(
     path: &Path,
     cluster: &Cluster,

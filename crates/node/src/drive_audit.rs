@@ -1,7 +1,7 @@
-//! `swift-drive-audit CONF`: looks in the kernel's log for errors of the drives that are mounted below
-//! `device_dir`, unmounts those with `error_limit` of them or more and comments them out of
-//! `/etc/fstab`, so that the servers answer 507 for them and their partitions go elsewhere. What it
-//! found is in `drive.recon`, for `/recon/driveaudit`. To be run by cron, as root.
+//! `swift-drive-audit CONF`: counts errors in the kernel's log for the drives mounted below
+//! `device_dir`, unmounts those with at least `error_limit` errors and comments them out in
+//! `/etc/fstab`, so that servers answer 507 for them and their partitions are replicated elsewhere.
+//! Results are in `drive.recon`, for `/recon/driveaudit`. To be run by cron, as root.
 
 mod kernel_log;
 
@@ -29,13 +29,13 @@ use kernel_log::{KernelLog, LocalTime};
 
 const SECTION: &str = "drive-audit";
 const RECON_FILE: &str = "drive.recon";
-/// What a disk's errors look like where the conf does not say.
+/// Default patterns of a disk's errors.
 const PATTERNS: [&str; 2] = [
     r"\berror\b.*\b(sd[a-z]{1,2}\d?)\b",
     r"\b(sd[a-z]{1,2}\d?)\b.*\berror\b",
 ];
 
-/// Audits once, as the conf says.
+/// Audits once, according to the conf.
 pub fn run(conf: &Path) -> Result<()> {
     let conf = std::path::absolute(conf)?;
     let section = read_conf(&conf)?.section(SECTION)?;
@@ -45,27 +45,27 @@ pub fn run(conf: &Path) -> Result<()> {
     };
     logging::start(&log, settings::log_level(&section)?)?;
     let root = Path::new("/");
-    let ground = Ground {
+    let host = Host {
         root,
         now: local_now()?,
         run: &run_program,
-        says: section.bool_or("log_to_console", false),
+        prints: section.bool_or("log_to_console", false),
     };
-    audit(&Audit::read(&section)?, &ground)
+    audit(&Audit::read(&section)?, &host)
 }
 
-/// The machine.
-struct Ground<'a> {
-    /// `/`, but for tests.
+/// Access to the host, replaceable by tests.
+struct Host<'a> {
+    /// `/`, except in tests.
     root: &'a Path,
     now: LocalTime,
     /// Runs a program with arguments.
     run: &'a dyn Fn(&str, &[&str]),
-    /// What is logged is shown, too.
-    says: bool,
+    /// Also prints what is logged.
+    prints: bool,
 }
 
-impl Ground<'_> {
+impl Host<'_> {
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -76,10 +76,10 @@ impl Ground<'_> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn say(&self, text: &str) {
+    fn report(&self, text: &str) {
         info!("{text}");
-        if self.says {
-            // Nobody may be looking.
+        if self.prints {
+            // Standard output may be closed.
             let _ = writeln!(std::io::stdout(), "{SECTION}: {text}");
         }
     }
@@ -93,7 +93,7 @@ fn run_program(program: &str, arguments: &[&str]) {
     }
 }
 
-/// What a clock on the wall shows, as the log's writers saw it.
+/// Local time, as in the log's timestamps.
 fn local_now() -> Result<LocalTime> {
     let output = Command::new("date").arg("+%Y-%m-%dT%H:%M:%S").output();
     let output = output.context("cannot run date, which knows the local time")?;
@@ -101,7 +101,7 @@ fn local_now() -> Result<LocalTime> {
     LocalTime::parse_iso(text.trim()).context("date does not tell the time")
 }
 
-/// What the conf says.
+/// Options of the conf.
 struct Audit {
     device_dir: String,
     error_limit: u64,
@@ -144,13 +144,13 @@ impl Audit {
     }
 }
 
-fn audit(audit: &Audit, ground: &Ground<'_>) -> Result<()> {
-    let devices = devices(&audit.device_dir, ground)?;
+fn audit(audit: &Audit, host: &Host<'_>) -> Result<()> {
+    let devices = devices(&audit.device_dir, host)?;
     debug!(?devices, "devices found");
     if devices.is_empty() {
         error!("Error: No devices found!");
     }
-    let errors = audit.log.errors(ground.root, ground.now)?;
+    let errors = audit.log.errors(host.root, host.now)?;
     debug!(?errors, "errors found");
     let mut found: BTreeMap<&str, u64> = devices
         .iter()
@@ -166,52 +166,52 @@ fn audit(audit: &Audit, ground: &Ground<'_>) -> Result<()> {
         };
         let place = &device.mount_point;
         if audit.unmounts {
-            ground.say(&format!("Unmounting {place} with {count} errors"));
-            (ground.run)("umount", &["-fl", place]);
-            ground.say(&format!("Commenting out {place} from /etc/fstab"));
-            comment_out(&ground.path("/etc/fstab"), place)?;
+            host.report(&format!("Unmounting {place} with {count} errors"));
+            (host.run)("umount", &["-fl", place]);
+            host.report(&format!("Commenting out {place} from /etc/fstab"));
+            comment_out(&host.path("/etc/fstab"), place)?;
             unmounted = true;
         } else {
             let text = format!("Detected {place} with {count} errors (Device not unmounted)");
-            ground.say(&text);
+            host.report(&text);
         }
         found.insert(place, *count);
         total += count;
     }
-    tell_recon(audit, &found, total)?;
+    report_to_recon(audit, &found, total)?;
     if !unmounted {
-        ground.say("No drives were unmounted");
-    } else if ground.path("/run/systemd/system").is_dir() {
+        host.report("No drives were unmounted");
+    } else if host.path("/run/systemd/system").is_dir() {
         debug!("fstab updated, calling systemctl daemon-reload");
-        (ground.run)("systemctl", &["daemon-reload"]);
+        (host.run)("systemctl", &["daemon-reload"]);
     }
     Ok(())
 }
 
-fn tell_recon(audit: &Audit, found: &BTreeMap<&str, u64>, total: u64) -> Result<()> {
+fn report_to_recon(audit: &Audit, found: &BTreeMap<&str, u64>, total: u64) -> Result<()> {
     let mut entries = Map::new();
     for (place, count) in found {
         entries.insert((*place).to_owned(), json!(count));
     }
     entries.insert("drive_audit_errors".into(), json!(total));
     audit.cache.merge(&entries)?;
-    // The servers that show it are not root's.
+    // The servers that read it do not run as root.
     privileges::give_to(&audit.user, audit.cache.path());
     Ok(())
 }
 
-/// A device that is mounted below `device_dir`.
+/// A device mounted below `device_dir`.
 #[derive(Debug, PartialEq, Eq)]
 struct Mounted {
     mount_point: String,
-    /// As the kernel's log calls it: `sdb1`.
+    /// Name in the kernel's log: `sdb1`.
     kernel_name: Option<String>,
 }
 
-fn devices(device_dir: &str, ground: &Ground<'_>) -> Result<Vec<Mounted>> {
-    let numbers = block_numbers(ground);
+fn devices(device_dir: &str, host: &Host<'_>) -> Result<Vec<Mounted>> {
+    let numbers = block_numbers(host);
     let mut names: BTreeMap<(u32, u32), String> = BTreeMap::new();
-    for line in ground.read("/proc/partitions")?.lines().skip(2) {
+    for line in host.read("/proc/partitions")?.lines().skip(2) {
         let mut words = line.split_whitespace();
         let mut number = || words.next()?.parse().ok();
         if let (Some(major), Some(minor)) = (number(), number())
@@ -221,7 +221,7 @@ fn devices(device_dir: &str, ground: &Ground<'_>) -> Result<Vec<Mounted>> {
         }
     }
     let mut found = Vec::new();
-    for line in ground.read("/proc/mounts")?.lines() {
+    for line in host.read("/proc/mounts")?.lines() {
         let mut words = line.split_whitespace();
         let (Some(device), Some(mount_point)) = (words.next(), words.next()) else {
             continue;
@@ -231,7 +231,7 @@ fn devices(device_dir: &str, ground: &Ground<'_>) -> Result<Vec<Mounted>> {
         }
         let name = device.rsplit('/').next().unwrap_or_default();
         let known = numbers.get(name).copied().or_else(|| {
-            let rdev = fs::metadata(ground.path(device)).ok()?.rdev();
+            let rdev = fs::metadata(host.path(device)).ok()?.rdev();
             Some((major(rdev), minor(rdev)))
         });
         let Some(known) = known else {
@@ -249,9 +249,9 @@ fn devices(device_dir: &str, ground: &Ground<'_>) -> Result<Vec<Mounted>> {
     Ok(found)
 }
 
-/// By their names in `/dev`, from the links `/dev/block/8:16 -> ../sdb`.
-fn block_numbers(ground: &Ground<'_>) -> BTreeMap<String, (u32, u32)> {
-    let entries = fs::read_dir(ground.path("/dev/block"));
+/// Device numbers by names in `/dev`, from the links `/dev/block/8:16 -> ../sdb`.
+fn block_numbers(host: &Host<'_>) -> BTreeMap<String, (u32, u32)> {
+    let entries = fs::read_dir(host.path("/dev/block"));
     let entries = entries.into_iter().flatten().flatten();
     let known = entries.filter_map(|entry| {
         let target = fs::read_link(entry.path()).ok()?;
@@ -266,7 +266,7 @@ fn block_numbers(ground: &Ground<'_>) -> BTreeMap<String, (u32, u32)> {
     known.collect()
 }
 
-/// Keeps a device from being mounted at the next start.
+/// Comments out a mount point, so that it is not mounted on the next boot.
 fn comment_out(fstab: &Path, mount_point: &str) -> Result<()> {
     let text =
         fs::read_to_string(fstab).with_context(|| format!("cannot read {}", fstab.display()))?;
@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// A machine with two drives of which one has errors.
+    /// A fake host with two drives, one of which has errors.
     fn machine() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -347,13 +347,13 @@ mod tests {
             ran.borrow_mut()
                 .push(format!("{program} {}", arguments.join(" ")));
         };
-        let ground = Ground {
+        let host = Host {
             root,
             now: LocalTime::parse_iso("2026-11-22T15:00:00").unwrap(),
             run: &run,
-            says: false,
+            prints: false,
         };
-        audit(&Audit::read(&section).unwrap(), &ground).unwrap();
+        audit(&Audit::read(&section).unwrap(), &host).unwrap();
         ran.into_inner()
     }
 

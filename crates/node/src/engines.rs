@@ -1,9 +1,9 @@
-//! The engines that storage policies can have, by the names that `diskfile_module` in swift.conf
-//! gives them. This is the one place where an engine is registered: a line in [`EngineModules::all`].
+//! Engines of storage policies, by the names of `diskfile_module` in swift.conf. An engine is
+//! registered here only, by a line in [`EngineModules::all`].
 //!
 //! Names are Swift's: `egg:swift#replication.fs` for replicated policies and
-//! `egg:swift#erasure_coding.fs` for erasure-coded ones are the defaults, and both are `diskfile`. As
-//! in Swift, `egg:` may be left out, and `egg:swift#` as well.
+//! `egg:swift#erasure_coding.fs` for erasure-coded ones are the defaults, and both are `diskfile`.
+//! As in Swift, `egg:` may be omitted, and so may `egg:swift#`.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
@@ -20,28 +20,28 @@ use crate::cluster::Cluster;
 
 const REPLICATION: &str = "egg:swift#replication.fs";
 const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
-/// Volumes. Their name says `unsafe` until what `docs/pebbles.md` lists is mended.
+/// Volumes. The name says `unsafe` until the faults listed in `docs/pebbles.md` are fixed.
 const PEBBLES: &str = "egg:cairn#unsafe_pebbles";
 
-/// Parts that an engine is made of.
+/// Arguments for constructing an engine.
 pub struct EngineParts<'a> {
-    /// The options of the server or daemon that is to use it.
+    /// Options of the server or daemon that uses it.
     pub section: &'a Section,
     pub hash_path: &'a HashPath,
-    /// All of the cluster, those of other engines too.
+    /// All policies of the cluster, including those of other engines.
     pub policies: &'a PolicySet,
     pub devices: &'a Arc<Devices>,
-    /// State of all engines of this process over the same devices.
+    /// State shared by all engines of this process over the same devices.
     pub shared: &'a mut SharedState,
 }
 
-/// Values that the engines of a process over one folder of devices share, one of each type: an
-/// engine whose index is in memory has one for the server and the daemons.
+/// Values shared by the engines of a process over one folder of devices, one per type: an engine
+/// with an index in memory has one for the server and the daemons.
 #[derive(Default)]
 pub struct SharedState(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
 impl SharedState {
-    /// The value of this type, made where there is none yet.
+    /// Returns the value of this type, created on first use.
     pub fn get_or_make<T: Any + Send + Sync>(&mut self, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
         let id = TypeId::of::<T>();
         let known = self.0.get(&id).cloned();
@@ -56,7 +56,7 @@ impl SharedState {
 
 type Make = fn(EngineParts<'_>) -> Result<Arc<dyn Engine>>;
 
-/// Which policies an engine module is for.
+/// Types of policies that an engine module supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serves {
     Replication,
@@ -73,23 +73,23 @@ impl Serves {
     }
 }
 
-/// A name that `diskfile_module` can have.
+/// A possible value of `diskfile_module`.
 #[derive(Clone)]
 pub struct EngineModule {
     /// `egg:<package>#<name>`.
     pub name: &'static str,
     pub serves: Serves,
-    /// Policies whose modules have the same engine share one.
+    /// Name of the engine; policies whose modules have the same engine share one.
     pub engine: &'static str,
     pub make: Make,
 }
 
-/// The engine modules of a program, which it hands to whatever makes servers and daemons.
+/// Engine modules of a program, passed to the constructors of servers and daemons.
 #[derive(Clone)]
 pub struct EngineModules(Vec<EngineModule>);
 
 impl EngineModules {
-    /// Every engine that there is.
+    /// All built-in modules.
     pub fn all() -> Self {
         EngineModules(vec![
             module(REPLICATION, Serves::Replication, "diskfile", diskfile),
@@ -98,17 +98,17 @@ impl EngineModules {
         ])
     }
 
-    /// One more.
+    /// Adds a module.
     pub fn with(mut self, module: EngineModule) -> Self {
         self.0.push(module);
         self
     }
 
-    /// The module that a policy names, or the default of its type.
+    /// The module of a policy, or the default of its type.
     ///
     /// # Errors
-    /// No such module, or one for policies of the other type. The message has section, value and the
-    /// modules that could be named.
+    /// There is no such module, or it is for policies of the other type. The message has section,
+    /// value and the possible modules.
     fn of(&self, cluster: &Cluster, policy: &StoragePolicy) -> Result<&EngineModule> {
         let given = cluster.diskfile_modules.get(&policy.index);
         let name = match (given, &policy.kind) {
@@ -135,8 +135,8 @@ impl EngineModules {
         );
     }
 
-    /// The engine of each policy of a cluster; with each, in `made`, its name. Policies whose modules
-    /// have the same engine share one.
+    /// Constructs the engine of each policy of a cluster; also returns them by name. Policies whose
+    /// modules have the same engine share one.
     pub(crate) fn make(
         &self,
         cluster: &Cluster,
@@ -164,7 +164,7 @@ impl EngineModules {
     }
 }
 
-/// Engines that were made together.
+/// Engines constructed together.
 pub(crate) struct Made {
     pub(crate) engines: Engines,
     pub(crate) by_name: BTreeMap<&'static str, Arc<dyn Engine>>,
@@ -199,7 +199,7 @@ fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(engine))
 }
 
-/// A module's name with what Swift lets its conf leave out.
+/// Completes a module's name, which may be abbreviated as in Swift.
 fn full_name(given: &str) -> String {
     let given = given.trim();
     let (package, name) = given.split_once('#').unwrap_or(("egg:swift", given));
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// An engine of somebody else's is one more module.
+    /// A third-party engine is an additional module.
     #[test]
     fn one_more_engine() {
         let memory = |parts: EngineParts<'_>| -> Result<Arc<dyn Engine>> {

@@ -1,12 +1,12 @@
-//! A storage server for clients' requests alone (`replication_server = no`): what replicators ask is
-//! refused, and is for a server of its own on the replication network.
+//! Storage server for clients' requests only (`replication_server = no`): replication requests are
+//! refused, which a separate server handles on the replication network.
 
 use cairn_http::{Handler, Request, Response, Service, ServiceFuture, respond};
 use http::header::ALLOW;
 use http::{Method, StatusCode};
 use std::sync::Arc;
 
-const OF_REPLICATION: [&str; 2] = ["REPLICATE", "SSYNC"];
+const REPLICATION_METHODS: [&str; 2] = ["REPLICATE", "SSYNC"];
 
 pub(crate) struct ForClients {
     server: Handler,
@@ -19,7 +19,7 @@ impl ForClients {
 
     async fn answer(&self, request: Request) -> Response {
         let method = request.method().clone();
-        if OF_REPLICATION.contains(&method.as_str()) {
+        if REPLICATION_METHODS.contains(&method.as_str()) {
             return respond::standard(StatusCode::METHOD_NOT_ALLOWED);
         }
         let mut response = self.server.call(request).await;
@@ -28,7 +28,7 @@ impl ForClients {
         {
             let left = allowed
                 .split(", ")
-                .filter(|name| !OF_REPLICATION.contains(name));
+                .filter(|name| !REPLICATION_METHODS.contains(name));
             let left = left.collect::<Vec<_>>().join(", ");
             respond::set(response.headers_mut(), "allow", left);
         }

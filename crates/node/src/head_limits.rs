@@ -1,6 +1,6 @@
-//! The limits of a request's head that swift.conf sets for a proxy's clients: `max_request_line`
-//! (414) and `max_header_size`, of one line (400). A head that is too large as a whole, or has too
-//! many lines, never comes so far: see `ServeOptions`.
+//! Limits of a request's head that swift.conf sets for a proxy's clients: `max_request_line` (414)
+//! and `max_header_size`, per line (400). A head that is too large as a whole, or has too many
+//! lines, is refused earlier: see `ServeOptions`.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use cairn_types::Constraints;
 use http::StatusCode;
 use http::header::{CONNECTION, HeaderValue};
 
-/// `: ` and the end of a line.
-const OF_A_HEADER: usize = 4;
-/// Two blanks, the protocol's version and the end of the line.
-const OF_A_REQUEST: usize = " HTTP/1.1\r\n".len() + 1;
+/// Bytes of `: ` and CR LF.
+const HEADER_EXTRA_BYTES: usize = 4;
+/// Bytes of two spaces, the protocol's version and CR LF.
+const REQUEST_LINE_EXTRA_BYTES: usize = " HTTP/1.1\r\n".len() + 1;
 
 struct HeadLimits {
     next: Handler,
@@ -34,18 +34,19 @@ impl HeadLimits {
             .uri()
             .path_and_query()
             .map_or(0, |t| t.as_str().len());
-        let line = request.method().as_str().len() + target + OF_A_REQUEST;
+        let line = request.method().as_str().len() + target + REQUEST_LINE_EXTRA_BYTES;
         if line >= self.max_request_line {
             return Some(StatusCode::URI_TOO_LONG);
         }
         let is_long = request.headers().iter().any(|(name, value)| {
-            name.as_str().len() + value.len() + OF_A_HEADER >= self.max_header_size
+            name.as_str().len() + value.len() + HEADER_EXTRA_BYTES >= self.max_header_size
         });
         is_long.then_some(StatusCode::BAD_REQUEST)
     }
 }
 
-/// The connection ends, as with Swift: what comes after such a head is not to be trusted.
+/// Refuses a request and closes the connection, as Swift does: data after such a head is not
+/// trusted.
 fn refuse(status: StatusCode) -> Response {
     let mut response = respond::standard(status);
     let headers = response.headers_mut();

@@ -1,9 +1,9 @@
 //! `cairn init`, also called `swift-init`: starts, stops and reloads Swift's programs by their
-//! names, one process for each conf file, and remembers them by files of process ids under the
-//! run folder. Commands, options, files and exit codes are upstream's.
+//! names, one process per conf file, tracked by pid files under the run folder. Commands, options,
+//! files and exit codes are upstream's.
 //!
-//! A program is looked for on PATH first; one that is not there and that this binary is, is this
-//! binary under that name.
+//! Programs are searched on PATH first; one that is missing there and built into this binary is
+//! started from this binary under that name.
 
 mod anew;
 mod find;
@@ -46,11 +46,11 @@ const REST: [&str; 14] = [
     "object-replicator",
     "object-updater",
 ];
-/// For a program that has said something to end, for what it said may have been its last words.
-const LAST_WORDS: Duration = Duration::from_secs(3);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Grace period for a program that has printed something and may be about to exit.
+const EXIT_GRACE: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What can be done, and what is said about it.
+/// Commands and their help texts.
 pub const COMMANDS: [(&str, &str); 12] = [
     ("force-reload", "alias for reload"),
     ("kill", "stop a server (no error if it is not running)"),
@@ -72,34 +72,34 @@ pub const COMMANDS: [(&str, &str); 12] = [
     ("stop", "stop a server"),
 ];
 
-/// What the command line says.
+/// Options of the command line.
 #[derive(Clone, Debug)]
 pub struct InitOptions {
     pub folders: Folders,
-    /// Where a conf is missing, show those there are; say which files of process ids were removed.
+    /// If a conf is missing, lists existing ones; reports removed pid files.
     pub verbose: bool,
-    /// Do not wait until servers are ready.
+    /// Does not wait until servers are ready.
     pub no_wait: bool,
     pub once: bool,
-    /// Start with the log on the console, and stay.
+    /// Starts with the log on the console, and stays in the foreground.
     pub no_daemon: bool,
-    /// SIGHUP for those that finish their requests on it.
+    /// SIGHUP for servers, which then finish their requests.
     pub graceful: bool,
-    /// Only the nth conf, counted from 1.
+    /// Only the nth conf, from 1.
     pub number: Option<usize>,
     pub kill_wait: Duration,
     pub kill_after_timeout: bool,
-    /// Is a conf that is missing an error? None: if all programs were named one by one.
+    /// Whether a missing conf is an error; by default only if all programs were named individually.
     pub strict: Option<bool>,
 }
 
-/// Writes a line where people look; nobody may be looking.
-fn tell(line: std::fmt::Arguments<'_>) {
+/// Prints a line; standard output may be closed.
+fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-/// Does `command` (`start`, `stop`, …) for programs and groups of them (`all`, `main`, `rest`,
-/// `object`, `object-updater`, `object.2`, `container-*`). True: all went well.
+/// Runs `command` (`start`, `stop`, …) for programs and groups of them (`all`, `main`, `rest`,
+/// `object`, `object-updater`, `object.2`, `container-*`). True if all succeeded.
 pub fn run(words: &[String], command: &str, options: &InitOptions) -> Result<bool> {
     let command = command.to_lowercase().replace('_', "-");
     let Some((command, _)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
@@ -123,14 +123,14 @@ pub fn run(words: &[String], command: &str, options: &InitOptions) -> Result<boo
     Ok(manager.command(command))
 }
 
-/// Is this a command? Then words may have come in the other order.
+/// Whether a word is a command; words may be in the other order.
 pub fn is_command(word: &str) -> bool {
     COMMANDS
         .iter()
         .any(|(name, _)| *name == word.to_lowercase().replace('_', "-"))
 }
 
-/// The conf files of a program; only the nth of them.
+/// Conf files of a program, or only the nth of them.
 pub fn confs_of(word: &str, number: Option<usize>, folders: &Folders) -> Result<Vec<PathBuf>> {
     match Program::named(word, folders) {
         Some(program) => Ok(program.confs(number)),
@@ -138,7 +138,7 @@ pub fn confs_of(word: &str, number: Option<usize>, folders: &Folders) -> Result<
     }
 }
 
-/// The programs that words stand for, and whether each was named on its own.
+/// Programs selected by words, and whether each was named individually.
 fn programs(words: &[String], folders: &Folders) -> Result<(Vec<Program>, bool)> {
     let mut programs: BTreeMap<String, Program> = BTreeMap::new();
     let mut all_named = true;
@@ -181,20 +181,20 @@ struct Manager {
     options: InitOptions,
 }
 
-/// How processes are told to end.
+/// Ways to stop processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum StopMode {
     AtOnce,
     Graceful,
     Seamless,
 }
 
-impl Way {
-    /// Daemons know one way.
+impl StopMode {
+    /// Daemons have one way only.
     fn signal(self, program: &Program) -> Signal {
         match self {
-            Way::Graceful if program.is_server() => Signal::HUP,
-            Way::Seamless if program.is_server() => Signal::USR1,
+            StopMode::Graceful if program.is_server() => Signal::HUP,
+            StopMode::Seamless if program.is_server() => Signal::USR1,
             _ => Signal::TERM,
         }
     }
@@ -203,8 +203,8 @@ impl Way {
 impl Manager {
     fn command(&self, command: &str) -> bool {
         let way = match self.options.graceful {
-            true => Way::Graceful,
-            false => Way::AtOnce,
+            true => StopMode::Graceful,
+            false => StopMode::AtOnce,
         };
         let mut options = self.options.clone();
         let all = &self.programs[..];
@@ -226,17 +226,17 @@ impl Manager {
             }
             "stop" => self.stop(all, way),
             "kill" => self.stop(all, way) || !self.is_any_running(),
-            "shutdown" => self.stop(all, Way::Graceful),
+            "shutdown" => self.stop(all, StopMode::Graceful),
             "restart" => {
                 let stopped = self.stop(all, way);
                 start(&options) && stopped
             }
             "reload" | "force-reload" => {
-                // One after the other: the rest goes on meanwhile.
+                // One after the other, so that the rest keeps running.
                 let mut good = true;
                 for program in all {
                     let program = slice::from_ref(program);
-                    good &= self.stop(program, Way::Graceful);
+                    good &= self.stop(program, StopMode::Graceful);
                     good &= self.start(program, &options);
                 }
                 good
@@ -251,42 +251,42 @@ impl Manager {
             let running = program.running(self.options.number);
             if running.is_empty() {
                 all_run = false;
-                self.tell_none_running(program);
+                self.print_none_running(program);
             }
             for (pid, conf) in running {
-                tell_running(program, pid, &conf);
+                print_running(program, pid, &conf);
             }
         }
         all_run
     }
 
-    fn tell_none_running(&self, program: &Program) {
+    fn print_none_running(&self, program: &Program) {
         let name = program.name();
         let Some(number) = self.options.number else {
-            return tell(format_args!("No {name} running"));
+            return print_line(format_args!("No {name} running"));
         };
         match program.confs(Some(number)).first() {
-            Some(conf) => tell(format_args!(
+            Some(conf) => print_line(format_args!(
                 "{name} #{number} not running ({})",
                 conf.display()
             )),
-            None => self.tell_no_conf(program),
+            None => self.print_no_conf(program),
         }
     }
 
-    fn tell_no_conf(&self, program: &Program) {
+    fn print_no_conf(&self, program: &Program) {
         let name = program.name();
         match self.options.number {
-            Some(n) => tell(format_args!(
+            Some(n) => print_line(format_args!(
                 "Unable to locate config number {n} for {name}"
             )),
-            None => tell(format_args!("Unable to locate config for {name}")),
+            None => print_line(format_args!("Unable to locate config for {name}")),
         }
         let found = program.confs(None);
         if self.options.verbose && !found.is_empty() {
-            tell(format_args!("Found configs:"));
+            print_line(format_args!("Found configs:"));
             for (number, conf) in (1..).zip(found) {
-                tell(format_args!("  {number}) {}", conf.display()));
+                print_line(format_args!("  {number}) {}", conf.display()));
             }
         }
     }
@@ -316,19 +316,19 @@ impl Manager {
         good
     }
 
-    /// Starts a process for each conf; none where one is running already.
+    /// Starts a process for each conf, unless one is running.
     fn launch(&self, program: &Program, options: &InitOptions) -> Vec<Started> {
         let confs = program.confs(options.number);
         if confs.is_empty() {
-            self.tell_no_conf(program);
+            self.print_no_conf(program);
             return Vec::new();
         }
         let running = program.running(options.number);
         if !running.is_empty() {
             for (pid, conf) in running {
-                tell_running(program, pid, &conf);
+                print_running(program, pid, &conf);
             }
-            tell(format_args!("{} already started...", program.name()));
+            print_line(format_args!("{} already started...", program.name()));
             return Vec::new();
         }
         let once = options.once && !program.is_server();
@@ -337,43 +337,43 @@ impl Manager {
             let what = if once { "Running" } else { "Starting" };
             let once_word = if once { " once" } else { "" };
             let (name, shown) = (program.name(), conf.display());
-            tell(format_args!("{what} {name}{once_word}...({shown})"));
+            print_line(format_args!("{what} {name}{once_word}...({shown})"));
             match program.spawn(&conf, once, options.no_daemon) {
                 Ok(process) => started.push(process),
-                Err(error) => tell(format_args!("{name}: {error:#}")),
+                Err(error) => print_line(format_args!("{name}: {error:#}")),
             }
         }
         started
     }
 
-    /// Waits until the program has closed its output, and for one pass to end.
+    /// Waits until the program has closed its output and, with `once`, exited.
     fn await_ready(&self, mut process: Started, once: bool) -> bool {
         let said = process.read_output();
         if once {
             let good = process.wait();
-            print_said(&said);
+            print_output(&said);
             return good;
         }
         if said.is_empty() {
             return true;
         }
-        print_said(&said);
-        let deadline = Instant::now() + LAST_WORDS;
+        print_output(&said);
+        let deadline = Instant::now() + EXIT_GRACE;
         while Instant::now() < deadline {
             if let Some(good) = process.ended() {
                 return good;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         true
     }
 
-    fn stop(&self, programs: &[Program], way: Way) -> bool {
+    fn stop(&self, programs: &[Program], way: StopMode) -> bool {
         let mut waiting: Vec<(&Program, Pid)> = Vec::new();
         for program in programs {
             let signalled = program.signal(way.signal(program), self.options.number);
             if signalled.is_empty() {
-                tell(format_args!("No {} running", program.name()));
+                print_line(format_args!("No {} running", program.name()));
             }
             waiting.extend(signalled.into_iter().map(|pid| (program, pid)));
         }
@@ -387,7 +387,7 @@ impl Manager {
                 if ended {
                     program.forget(*pid);
                     let (name, pid) = (program.name(), pid.as_raw_nonzero());
-                    tell(format_args!("{name} ({pid}) appears to have stopped"));
+                    print_line(format_args!("{name} ({pid}) appears to have stopped"));
                 }
                 !ended
             });
@@ -397,41 +397,41 @@ impl Manager {
             if Instant::now() >= deadline {
                 break;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
-        self.give_up(&waiting);
+        self.handle_timeout(&waiting);
         false
     }
 
-    fn give_up(&self, waiting: &[(&Program, Pid)]) {
+    fn handle_timeout(&self, waiting: &[(&Program, Pid)]) {
         let seconds = self.options.kill_wait.as_secs();
         for (program, pid) in waiting {
             let (name, number) = (program.name(), pid.as_raw_nonzero());
             if !self.options.kill_after_timeout {
-                tell(format_args!(
+                print_line(format_args!(
                     "Waited {seconds} seconds for {name} ({number}) to die; giving up"
                 ));
                 continue;
             }
-            tell(format_args!(
+            print_line(format_args!(
                 "Waited {seconds} seconds for {name} ({number}) to die; killing"
             ));
-            // Its workers and it; gone meanwhile is what was wanted.
+            // The process group includes its workers; it may be gone already.
             let _ = kill_process_group(*pid, Signal::KILL);
         }
     }
 
-    /// Comes back when the servers have started anew: a signal before that would end them.
+    /// Returns when the servers have restarted: an earlier signal would kill them.
     fn reload_seamless(&self) -> bool {
         let mut good = true;
         let mut starts = NewStarts::default();
         for program in &self.programs {
-            let signal = Way::Seamless.signal(program);
+            let signal = StopMode::Seamless.signal(program);
             if program.is_server() {
                 starts.expect(program.running(self.options.number));
             }
             if program.signal(signal, self.options.number).is_empty() {
-                tell(format_args!("No {} running", program.name()));
+                print_line(format_args!("No {} running", program.name()));
                 good = false;
             }
         }
@@ -440,18 +440,18 @@ impl Manager {
     }
 }
 
-fn tell_running(program: &Program, pid: Pid, conf: &std::path::Path) {
+fn print_running(program: &Program, pid: Pid, conf: &std::path::Path) {
     let (name, pid) = (program.name(), pid.as_raw_nonzero());
-    tell(format_args!("{name} running ({pid} - {})", conf.display()));
+    print_line(format_args!("{name} running ({pid} - {})", conf.display()));
 }
 
-fn print_said(said: &str) {
+fn print_output(said: &str) {
     if !said.is_empty() {
-        tell(format_args!("{}", said.trim_end()));
+        print_line(format_args!("{}", said.trim_end()));
     }
 }
 
-/// Where confs and files of process ids are, unless told otherwise.
+/// Default folders of confs and of pid files.
 pub const SWIFT_DIR: &str = "/etc/swift";
 pub const RUN_DIR: &str = "/var/run/swift";
 

@@ -1,6 +1,6 @@
-//! Users of TempAuth with the keys of OpenStack Swift's sample conf, which everybody knows. Swift starts with
-//! them anywhere, and so do the servers here, which run its confs; where other machines reach the proxy the
-//! start says so.
+//! Detection of TempAuth users with the well-known keys of OpenStack Swift's sample conf. Swift
+//! starts with them anywhere, and so do the servers here, which run its confs; a warning is logged
+//! if other hosts can reach the proxy.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -11,7 +11,7 @@ use crate::conf::ServerConf;
 use crate::role::Role;
 use crate::settings::ServerSettings;
 
-/// Account, user and key, as `etc/proxy-server.conf-sample` has them.
+/// Account, user and key of `etc/proxy-server.conf-sample`.
 const SAMPLE: [(&str, &str, &str); 7] = [
     ("admin", "admin", "admin"),
     ("admin", "auditor", "admin_ro"),
@@ -22,7 +22,7 @@ const SAMPLE: [(&str, &str, &str); 7] = [
     ("test5", "tester5", "testing5"),
 ];
 
-/// One line in the log for each section with such users, if other machines reach this proxy.
+/// Logs a line for each section with such users, if other hosts can reach this proxy.
 pub(crate) fn warn_of_known(conf: &ServerConf, settings: &ServerSettings) {
     let is_near = settings.bind.ip().to_canonical().is_loopback();
     if conf.role != Role::Proxy || is_near {
@@ -44,7 +44,7 @@ pub(crate) fn warn_of_known(conf: &ServerConf, settings: &ServerSettings) {
     }
 }
 
-/// As `account:user`, in the sample's order.
+/// Names as `account:user`, in the sample's order.
 fn known_users(section: &Section) -> Vec<String> {
     let base64 = |name: &str| STANDARD_NO_PAD.encode(name);
     let has_key = |option: &str, key: &str| {

@@ -1,9 +1,9 @@
 //! A node: the programs that serve. From conf files to running servers ([`serve`]), and the
 //! all-in-one store that writes its own conf files ([`up`]).
 //!
-//! The layer that joins all others: it may depend on every crate of the store, and nothing but
-//! the binary depends on it. Decisions about requests are made elsewhere; here are files, ports,
-//! locks, signals, threads, and their order.
+//! The layer that joins all others: it may depend on every crate of the store, and nothing but the
+//! binary depends on it. Requests are handled elsewhere; this crate manages files, ports, locks,
+//! signals, threads, and their order.
 
 mod backend_tls;
 mod backends;

@@ -1,6 +1,6 @@
-//! Open files: every connection and every open database needs some, and the usual soft limit of
-//! 1024 is meant for programs that use `select`. How many connections follow from that, and from
-//! memory.
+//! Limits of open files and connections: every connection and every open database needs
+//! descriptors, and the usual soft limit of 1024 is meant for programs that use `select`. The
+//! maximum of connections depends on them, and on memory.
 
 use std::fs;
 
@@ -9,17 +9,16 @@ use tracing::warn;
 
 use crate::role::Role;
 
-/// Below this many open files a busy server runs out.
-const FEW: u64 = 4096;
+/// Open files below which a busy server runs out.
+const FEW_FILES: u64 = 4096;
 
-/// What a connection whose client does not read its answer holds, rounded up.
+/// Maximum bytes held for a connection whose client does not read, rounded up.
 const CONNECTION_BYTES: u64 = 256 << 10;
-/// Connections that every server may have.
+/// Minimum connections of any server.
 const CONNECTIONS_MIN: u64 = 64;
 
-/// How many connections of clients a server can have, such that open files are left for disks,
-/// databases and calls to other servers, and at most a quarter of the memory can be held by clients
-/// that do not read.
+/// Maximum client connections of a server, such that open files are left for disks, databases and
+/// calls to other servers, and at most a quarter of the memory is held by clients that do not read.
 pub(crate) fn connections(role: Role) -> usize {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let most = most_connections(role, files, memory());
@@ -27,7 +26,7 @@ pub(crate) fn connections(role: Role) -> usize {
 }
 
 fn most_connections(role: Role, files: u64, memory: Option<u64>) -> u64 {
-    // The connection itself and, for an upload, one to each replica; or a file.
+    // The connection itself and, for an upload, one per replica; or a file.
     let files_each = match role {
         Role::Proxy => 5,
         _ => 3,
@@ -36,7 +35,7 @@ fn most_connections(role: Role, files: u64, memory: Option<u64>) -> u64 {
     (files / files_each).min(by_memory).max(CONNECTIONS_MIN)
 }
 
-/// Bytes that this machine, or the container this process runs in, has.
+/// Memory in bytes of this host or container.
 fn memory() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let machine = machine.as_deref().and_then(total_memory);
@@ -53,7 +52,7 @@ fn total_memory(meminfo: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Takes as many open files as this process may have.
+/// Raises the soft limit of open files to the hard limit.
 pub(crate) fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current == limit.maximum {
@@ -72,9 +71,9 @@ pub(crate) fn raise_open_files() {
     }
 }
 
-/// `None`: no limit.
+/// Warns of a low limit; `None` is unlimited.
 fn warn_of_few(files: Option<u64>) {
-    if let Some(files) = files.filter(|files| *files < FEW) {
+    if let Some(files) = files.filter(|files| *files < FEW_FILES) {
         warn!(
             files,
             "the limit of open files is low; raise it (ulimit -n) for a busy server"

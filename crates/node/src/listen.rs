@@ -1,5 +1,5 @@
-//! Ports: binding them all before anything is served, and the addresses under which the servers
-//! of this process are known in the rings.
+//! Ports: all are bound before anything is served; and the addresses by which rings refer to this
+//! process's servers.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -12,7 +12,7 @@ use cairn_peer::{LoadedRing, Rings};
 use crate::conf::ServerConf;
 use crate::settings::ServerSettings;
 
-/// Refuses two confs with one address: the second could only fail later, and less clearly.
+/// Refuses two confs with one address: the second would fail later, and less clearly.
 pub(crate) fn check_addresses(servers: &[(ServerConf, ServerSettings)]) -> Result<()> {
     let mut seen: BTreeMap<SocketAddr, &ServerConf> = BTreeMap::new();
     for (conf, settings) in servers.iter().filter(|(_, s)| s.per_port.is_none()) {
@@ -28,7 +28,7 @@ pub(crate) fn check_addresses(servers: &[(ServerConf, ServerSettings)]) -> Resul
     Ok(())
 }
 
-/// Binds a port for a server. A port in use is tried again for `bind_timeout`.
+/// Binds a port for a server; retries a port in use for `bind_timeout`.
 pub(crate) fn listen_at(
     conf: &ServerConf,
     settings: &ServerSettings,
@@ -42,7 +42,7 @@ pub(crate) fn listen_at(
         };
         let in_use = error.source.kind() == std::io::ErrorKind::AddrInUse;
         if !in_use || Instant::now() >= deadline {
-            // Its own text tells the cause already.
+            // The error's own text has the cause.
             let remedy = match error.source.kind() {
                 std::io::ErrorKind::PermissionDenied => {
                     "; only root opens ports below 1024, and a server that serves already is root's \
@@ -59,8 +59,8 @@ pub(crate) fn listen_at(
     }
 }
 
-/// The addresses that reach a server bound to `bind`: itself, or where it listens on all
-/// addresses, loopback and those of this machine that a ring names with its port.
+/// Addresses that reach a server bound to `bind`: the address itself, or, if it is unspecified,
+/// loopback and this host's addresses with its port in a ring.
 pub(crate) fn known_as<'a>(
     bind: SocketAddr,
     rings: impl IntoIterator<Item = &'a Rings>,
@@ -93,7 +93,7 @@ pub(crate) fn known_as<'a>(
         .collect()
 }
 
-/// The addresses of devices that are served on this port, for clients or for replication.
+/// Addresses of devices served on this port, for clients or for replication.
 fn ring_ips(ring: &LoadedRing, port: u16) -> Vec<IpAddr> {
     let mut ips = Vec::new();
     for device in ring.ring().devices() {
@@ -109,7 +109,7 @@ fn ring_ips(ring: &LoadedRing, port: u16) -> Vec<IpAddr> {
     ips
 }
 
-/// An address is this machine's where a socket can be bound to it.
+/// Whether a socket can be bound to the address, so that it is this host's.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -126,7 +126,7 @@ mod tests {
             ["127.0.0.1:7".parse().expect("an address")]
         );
         assert!(known("0.0.0.0:7").contains(&"127.0.0.1:7".parse().expect("an address")));
-        // A documentation address is nobody's.
+        // A documentation address, which no host has.
         assert!(!is_own("192.0.2.1".parse().expect("an address")));
     }
 }

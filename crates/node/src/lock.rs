@@ -1,15 +1,15 @@
-//! One process per role and folder of devices: two would each believe that their queues and
-//! caches are the only ones.
+//! Locks: one process per role and folder of devices, as each assumes that its queues and caches
+//! are the only ones.
 //!
-//! The lock is a range of the folder itself (an open file description lock, fcntl(2)): no file lies
-//! beside the devices, where Swift's programs and monitoring would take it for one that is not
-//! mounted, and root, the servers' user and containers that share the folder hold the same lock. It
-//! begins at its role's place and is as long as the holder's process id is large. A folder is open for
-//! reading at most, so it is a lock for reading, of which there may be several: under flock(2) on the
-//! folder the next one looks first whether it could lock for writing. Different roles may lock one
-//! folder, from one process or several, and however a process ends its locks go.
+//! The lock is a range of the folder itself (an open file description lock, fcntl(2)): a lock file
+//! beside the devices would be taken by Swift's programs and monitoring for an unmounted device,
+//! and this way root, the servers' user and containers that share the folder have the same lock.
+//! The range starts at the role's offset and is as long as the holder's process id. A folder can be
+//! opened for reading only, so this is a read lock, of which there may be several: under flock(2)
+//! on the folder each process first tests whether it could acquire a write lock. Different roles
+//! may lock one folder, from one process or several, and locks are released however a process ends.
 //!
-//! A data folder of `cairn up` has a file for it, locked by flock(2).
+//! A data folder of `cairn up` has a lock file for flock(2).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -24,25 +24,25 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tracing::warn;
 
-/// For others to look who holds what.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// From one role's place to the next: process ids are smaller.
+/// Timeout for the short flock under which locks are tested.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Bytes per role's range: greater than any process id.
 const ROLE_BYTES: i64 = 1 << 32;
-/// Roles' places: the last one still ends within what an offset can be.
+/// Maximum roles, such that the last range ends within the maximum offset.
 const ROLES_MAX: u32 = 1 << 30;
 
-/// Held until dropped.
+/// Guard of a lock.
 #[derive(Debug)]
 pub struct FolderLock(#[allow(dead_code, reason = "the open file is the lock")] Option<File>);
 
 impl FolderLock {
-    /// Locks a folder for a role. Where it is missing, or on a file system without such locks, there
-    /// is a warning and no lock.
+    /// Locks a folder for a role. If it is missing, or the file system has no such locks, logs a
+    /// warning and locks nothing.
     pub fn devices(folder: &Path, role: &str) -> Result<FolderLock> {
         match lock_range(folder, role) {
             Ok(file) => {
-                // An earlier release's lock, which looks like a device.
+                // Lock file of an earlier release, which looks like a device.
                 let _ = fs::remove_file(folder.join(format!(".cairn-{role}.lock")));
                 Ok(FolderLock(Some(file)))
             }
@@ -77,14 +77,14 @@ impl FolderLock {
 }
 
 enum Refused {
-    /// ` (process N)`, where it is known.
+    /// ` (process N)`, if known.
     Held(String),
-    /// There can be no lock file here.
+    /// A lock file cannot be created here.
     NoFile(std::io::Error),
     Failed(std::io::Error),
 }
 
-/// Offset of a role's range: the same in every release.
+/// Offset of a role's range, the same in every release.
 fn role_offset(role: &str) -> i64 {
     let sum = |sum: u32, byte: u8| sum.wrapping_mul(31).wrapping_add(byte.into());
     i64::from(role.bytes().fold(0, sum) % ROLES_MAX) * ROLE_BYTES
@@ -93,12 +93,12 @@ fn role_offset(role: &str) -> i64 {
 fn lock_range(folder: &Path, role: &str) -> Result<File, Refused> {
     let file = File::open(folder).map_err(Refused::NoFile)?;
     let failed = |errno: nix::Error| Refused::Failed(errno.into());
-    let deadline = Instant::now() + LOOK_TIMEOUT;
+    let deadline = Instant::now() + PROBE_TIMEOUT;
     while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         if error != Errno::WOULDBLOCK || Instant::now() >= deadline {
             return Err(Refused::Failed(error.into()));
         }
-        thread::sleep(LOOK_AGAIN);
+        thread::sleep(POLL_INTERVAL);
     }
     let range = |kind: i32, length: i64| libc::flock {
         l_type: kind as i16,
@@ -135,7 +135,7 @@ fn lock_file(path: &Path) -> Result<File, Refused> {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
             let mut holder = String::new();
-            // Only for the message: unreadable is as good as unknown.
+            // Only for the message: unreadable is the same as unknown.
             let _ = file.take(32).read_to_string(&mut holder);
             let number = holder.trim().parse::<u32>();
             return Err(Refused::Held(
@@ -146,7 +146,7 @@ fn lock_file(path: &Path) -> Result<File, Refused> {
         }
         Err(error) => return Err(Refused::Failed(error.into())),
     }
-    // Who holds it, for the message of the next one; the lock itself is held already.
+    // The holder, for others' messages; the lock itself is held already.
     let _ = file.set_len(0);
     let _ = file.rewind();
     let _ = writeln!(file, "{}", std::process::id());
@@ -178,7 +178,7 @@ mod tests {
         drop(first);
         fs::write(folder.path().join(".cairn-object.lock"), "1").unwrap();
         let _again = FolderLock::devices(folder.path(), "object").unwrap();
-        // Whatever lies there looks like a device.
+        // Any file there would look like a device.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 

@@ -1,6 +1,6 @@
-//! Where the log goes and how much of it: to standard error, for people or as JSON, one event a
-//! line; or, for programs started by Swift's names, to syslog. What decides the level, strongest first: `--log-level`, the environment's `RUST_LOG`, the
-//! conf files' `log_level`.
+//! Destination and level of the log: standard error, for people or as JSON, one event a line; or,
+//! for programs started by Swift's names, syslog. Sources of the level, strongest first:
+//! `--log-level`, the environment's `RUST_LOG`, the conf files' `log_level`.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::settings::LogLevel;
 use crate::syslog::{ACCESS, Syslog, SyslogOptions};
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogFormat {
     #[default]
@@ -25,19 +25,19 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the command line says about the log.
+/// Options of the command line about the log.
 #[derive(Clone, Debug, Default)]
 pub struct LogOptions {
     pub format: LogFormat,
     /// A level, or directives such as `info,cairn_proxy=debug`.
     pub level: Option<String>,
-    /// To syslog instead of standard error.
+    /// Sends to syslog instead of standard error.
     pub syslog: Option<SyslogOptions>,
-    /// Where syslog takes the access log. `None`: with all the rest.
+    /// Syslog options of the access log; `None` to use the general ones.
     pub access_syslog: Option<SyslogOptions>,
 }
 
-/// Starts the log of this process; a second call changes nothing.
+/// Starts the log of this process; a second call has no effect.
 pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     let filter = filter(options, std::env::var("RUST_LOG").ok(), from_conf)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
@@ -55,7 +55,7 @@ pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     let builder = builder
         .with_writer(std::io::stderr)
         .log_internal_errors(false);
-    // An error here means that a log runs already: tests start several servers in one process.
+    // An error means that a log is running: tests start several servers in one process.
     let _ = match options.format {
         LogFormat::Human => builder
             .with_ansi(std::io::stderr().is_terminal())
@@ -66,8 +66,8 @@ pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     Ok(())
 }
 
-/// Lines for people. Those of the access log, one for each request, are whole before they come
-/// here and need no escaping, so they take a short way.
+/// Formatter of lines for people. Access-log lines, one per request, are complete and escaped
+/// already, and take a fast path.
 struct HumanLines(Format<Full>);
 
 impl<S, N> FormatEvent<S, N> for HumanLines
@@ -94,8 +94,8 @@ where
     }
 }
 
-/// Lines for syslog. One of the access log is the request's line and nothing else, as programs
-/// that read Swift's logs expect it.
+/// Formatter of lines for syslog. An access-log line is the message alone, as parsers of Swift's
+/// logs expect.
 struct SyslogLines(Format<Full, ()>);
 
 impl<S, N> FormatEvent<S, N> for SyslogLines

@@ -1,13 +1,13 @@
-//! Options that do not do what somebody expects. Swift takes any option and reads what it knows; so
-//! do the servers here, but one that is nearly a known name is worth a warning, and so is one that
-//! Swift acts upon and these do not.
+//! Warnings about options without the expected effect. Swift accepts any option and reads those it
+//! knows; so do the servers here, but warn of near misses of known names, and of options that only
+//! Swift implements.
 
 use tracing::warn;
 
 use crate::conf::ServerConf;
 use crate::similar::did_you_mean;
 
-/// Options of `[DEFAULT]` and of the applications, Swift's and ours.
+/// Known options of `[DEFAULT]` and of the applications, Swift's and ours.
 const KNOWN: &[&str] = &[
     "account_autocreate",
     "account_existence_skip_cache_pct",
@@ -142,7 +142,7 @@ const KNOWN: &[&str] = &[
     "write_legacy_ec_crc",
 ];
 
-/// Of [`KNOWN`], those that change something in Swift, and nothing here.
+/// Options in [`KNOWN`] that only Swift implements.
 const WITHOUT_EFFECT: &[&str] = &[
     "ionice_class",
     "ionice_priority",
@@ -155,7 +155,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "write_legacy_ec_crc",
 ];
 
-/// Warns of options of a server that were probably meant to be others, or to do something.
+/// Warns of a server's options that are probably mistyped, or have no effect.
 pub(crate) fn warn_of_mistyped(conf: &ServerConf) {
     for (option, value) in conf.app.iter() {
         if is_without_effect(option, value) {
@@ -173,7 +173,7 @@ pub(crate) fn warn_of_mistyped(conf: &ServerConf) {
     }
 }
 
-/// Set to something that is not nothing.
+/// Whether Swift would act on an option that has no effect here.
 fn is_without_effect(option: &str, value: &str) -> bool {
     let is_off = matches!(
         value.trim().to_ascii_lowercase().as_str(),

@@ -1,4 +1,4 @@
-//! `servers_per_port` as an object server's conf has it; `ring_ports.rs` is what follows from it.
+//! `servers_per_port` in an object server's conf; implemented by `ring_ports.rs`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use cairn_formats::ini::{ConfError, Section};
 
 use crate::role::Role;
 
-/// `servers_per_port` of an object server's conf.
+/// `servers_per_port` in an object server's conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerPort {
-    /// `ring_ip`, else `bind_ip`: the rings' devices with this address are this node's, with any
-    /// address of this machine where it is unspecified.
+    /// `ring_ip`, else `bind_ip`: selects this node's devices in the rings; any address of this
+    /// host if it is unspecified.
     pub ring_ip: IpAddr,
-    /// How often the rings are looked at.
+    /// Interval of checks of the rings.
     pub check_interval: Duration,
 }
 
 impl PerPort {
-    /// `None` unless the conf asks for it; only object servers do so.
+    /// `None` unless enabled by the conf of an object server.
     pub(crate) fn read(role: Role, section: &Section) -> Result<Option<PerPort>, ConfError> {
         if role != Role::Object || section.u64_or("servers_per_port", 0)? == 0 {
             return Ok(None);

@@ -1,9 +1,9 @@
-//! A file that names this process, for who manages it (`--pid-file`).
+//! A file with this process's id, for process managers (`--pid-file`).
 //!
-//! It is written before root's rights are given up, into a folder that may be the user's: no link that
-//! lies there is followed, and nothing but a file of one name is written to. It is removed at the end
-//! by that user, who may not be allowed to; it is then emptied by the descriptor from before. A process
-//! that is killed leaves it.
+//! It is written before root's privileges are dropped, into a folder that may belong to the user:
+//! symlinks are not followed, and only a file with a single link is written. It is removed at the
+//! end by that user, who may lack permission; it is then truncated through the open descriptor. A
+//! killed process leaves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -56,7 +56,7 @@ fn own_line() -> String {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Another process's by now, or not there any more: not ours to remove.
+        // Another process's by now, or gone: not ours to remove.
         if self.is_ours().unwrap_or(false) && fs::remove_file(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }
@@ -64,8 +64,8 @@ impl Drop for PidFile {
 }
 
 impl PidFile {
-    /// Whether the file of that name is the one that was written, and says so still. Another that lies
-    /// there now is not opened: it may be a link, or a pipe that nobody writes to.
+    /// Whether the file of that name is the one written, unchanged. A replacement is not opened: it
+    /// may be a symlink, or a pipe without a writer.
     fn is_ours(&self) -> std::io::Result<bool> {
         let (there, own) = (fs::symlink_metadata(&self.path)?, self.file.metadata()?);
         let line = own_line();
@@ -117,7 +117,7 @@ mod tests {
         fs::write(&path, "1\n").unwrap();
         drop(file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
-        // A file of the same content that another made.
+        // A file with equal content from another process.
         let file = PidFile::write(&path).unwrap();
         fs::remove_file(&path).unwrap();
         fs::write(&path, own_line()).unwrap();

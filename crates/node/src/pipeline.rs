@@ -1,4 +1,4 @@
-//! The filters of a conf around its application, in the conf's order.
+//! Construction of a pipeline: the conf's filters around its application, in the conf's order.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use crate::cluster::Cluster;
 use crate::conf::{Filter, ServerConf};
 use crate::role::Role;
 
-/// What the filters of a pipeline may know. `info`: the proxy; backends' filters ask nothing.
+/// Environment of a pipeline's filters. `info` is the proxy's; filters of backends make no
+/// requests.
 pub(crate) fn filter_env(
     cluster: &Cluster,
     info: Option<Arc<dyn InfoSource>>,
@@ -30,12 +31,12 @@ pub(crate) fn filter_env(
     }
 }
 
-/// Puts the conf's filters, and those that a proxy cannot be without, around `app`.
+/// Wraps `app` in the conf's filters, and in those that a proxy requires.
 pub(crate) fn build(conf: &ServerConf, app: Handler, env: &FilterEnv) -> Result<Handler> {
     around(&with_required(conf), app, env)
 }
 
-/// Puts these filters, outermost first, around `app`.
+/// Wraps `app` in these filters, outermost first.
 pub(crate) fn around(filters: &[Filter], app: Handler, env: &FilterEnv) -> Result<Handler> {
     let mut next = app;
     for filter in filters.iter().rev() {
@@ -45,7 +46,7 @@ pub(crate) fn around(filters: &[Filter], app: Handler, env: &FilterEnv) -> Resul
     Ok(next)
 }
 
-/// The pipeline as it will be served.
+/// The conf's filters with the required ones added.
 pub(crate) fn with_required(conf: &ServerConf) -> Vec<Filter> {
     let mut filters = conf.filters.clone();
     if conf.role != Role::Proxy {

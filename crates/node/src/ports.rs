@@ -1,5 +1,5 @@
-//! The ports of one server while it serves: one, or with `servers_per_port` those that the rings name,
-//! which come and go.
+//! The ports of one server while it serves: one, or with `servers_per_port` a changing set from the
+//! rings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -22,14 +22,14 @@ pub(crate) struct Ports {
     pub(crate) options: ServeOptions,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stop: watch::Receiver<bool>,
-    /// Closes one of them.
+    /// Stop signals of the open ports.
     pub(crate) open: BTreeMap<SocketAddr, watch::Sender<bool>>,
     pub(crate) serving: JoinSet<()>,
 }
 
 impl Ports {
-    /// Serves these until told to end, and what `followed` says from then on; then lets requests
-    /// finish.
+    /// Serves these ports, and later those returned by `followed`, until stopped; then lets
+    /// requests finish.
     pub(crate) async fn serve(
         mut self,
         conf: ServerConf,
@@ -47,14 +47,14 @@ impl Ports {
                 () = tokio::time::sleep(ports.check_interval()) => {}
             }
             let looked = tokio::task::spawn_blocking(move || (ports.wanted(), ports)).await;
-            // Only a panic is in the way, and that is in the log.
+            // Fails only after a panic, which is in the log.
             let Ok((wanted, ports)) = looked else { break };
             followed = Some(ports);
             if !wanted.is_empty() {
                 self.follow(&conf, &settings, &wanted);
             }
         }
-        // Its sender gone means the same.
+        // A dropped sender means the same.
         let _ = stop.wait_for(|stop| *stop).await;
         for close in self.open.values() {
             close.send_replace(true);
@@ -85,7 +85,7 @@ impl Ports {
         self.open.insert(address, close);
     }
 
-    /// Opens and closes what it takes. A port that cannot be opened is tried again the next time.
+    /// Opens and closes ports as necessary. One that cannot be opened is retried next time.
     fn follow(
         &mut self,
         conf: &ServerConf,

@@ -1,9 +1,8 @@
-//! `nice_priority`, `ionice_class` and `ionice_priority`: how much of processors and disks a daemon
-//! with a process of its own may claim beside others. In a server's process its work goes behind
-//! clients' anyway.
+//! `nice_priority`, `ionice_class` and `ionice_priority`: CPU and I/O priority of a daemon with a
+//! process of its own. In a server's process background work has low priority anyway.
 //!
-//! Linux keeps both for each thread, and new threads inherit them: this must run on the main thread
-//! before any other is started. `ionice` is the program of util-linux.
+//! On Linux both are properties of a thread, inherited by new threads: this must run on the main
+//! thread before any other is started. `ionice` is the program of util-linux.
 
 use std::process::{Command, Stdio};
 
@@ -11,19 +10,19 @@ use anyhow::Result;
 use cairn_formats::ini::{ConfError, Section};
 use tracing::{info, warn};
 
-/// What a conf asks for.
+/// Priorities in a conf.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Priority {
-    /// From -20, the first, to 19, the last.
+    /// From -20, the highest, to 19, the lowest.
     nice: Option<i32>,
     io: Option<IoPriority>,
 }
 
-/// As `ionice` takes it.
+/// Arguments of `ionice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IoPriority {
     class: &'static str,
-    /// From 0, the first, to 7.
+    /// From 0, the highest, to 7.
     level: i64,
 }
 
@@ -70,8 +69,7 @@ impl Priority {
         Ok(Priority { nice, io })
     }
 
-    /// Takes effect for this thread and those it starts. What the system refuses is logged: the
-    /// work is done all the same.
+    /// Applies to this thread and those it starts. Failures are logged only.
     pub(crate) fn apply(&self) {
         if let Some(nice) = self.nice {
             match rustix::process::setpriority_process(None, nice) {
@@ -86,7 +84,7 @@ impl Priority {
         let level = io.level.to_string();
         let mut ionice = Command::new("ionice");
         ionice.args(["-c", io.class]);
-        // The class of those who wait for everybody has no levels.
+        // The idle class has no levels.
         if io.class != "3" {
             ionice.args(["-n", &level]);
         }
@@ -146,7 +144,7 @@ mod tests {
 
     #[test]
     fn threads_started_later_inherit_it() {
-        // On a thread of its own: the others stay as they are.
+        // On a thread of its own, so that the others are unaffected.
         let of_child = std::thread::spawn(|| {
             read(&[("nice_priority", "7")]).unwrap().apply();
             let child = || rustix::process::getpriority_process(None);

@@ -1,7 +1,7 @@
-//! `user = NAME`: a program started as root becomes that user once its ports are bound, with none of
-//! root's capabilities, and neither it nor what it starts gains any by a set-user-id program.
+//! `user = NAME`: a program started as root switches to that user once its ports are bound, drops
+//! all capabilities, and prevents itself and its children from gaining any by set-user-id programs.
 //!
-//! Credentials belong to threads in Linux, and new threads inherit them: this must run on the
+//! Credentials are properties of a thread on Linux, inherited by new threads: this must run on the
 //! main thread before any other is started.
 
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::thread::{
 };
 use tracing::{info, warn};
 
-/// The numbers of a user, as /etc/passwd and /etc/group have them.
+/// A user's ids in /etc/passwd and /etc/group.
 #[derive(Debug, PartialEq, Eq)]
 struct Account {
     uid: u32,
@@ -23,11 +23,11 @@ struct Account {
     groups: Vec<u32>,
 }
 
-/// Becomes `user` where this process is root's; otherwise says that nothing changed.
+/// Switches to `user` if this process is root's; otherwise logs that nothing changed.
 pub(crate) fn become_user(user: &str) -> Result<()> {
     if !geteuid().is_root() {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        // A new start of the program is that user already.
+        // After a restart the program already runs as that user.
         if find(user, &passwd, "").is_none_or(|account| account.uid != geteuid().as_raw()) {
             info!(
                 user,
@@ -49,12 +49,12 @@ pub(crate) fn become_user(user: &str) -> Result<()> {
         .iter()
         .map(|gid| Gid::from_raw(*gid))
         .collect();
-    // In this order: without root's uid the other two are no longer allowed.
+    // In this order: without root's uid the other two are not permitted.
     set_thread_groups(&groups)
         .and_then(|()| set_thread_gid(Gid::from_raw(account.gid)))
         .and_then(|()| set_thread_uid(Uid::from_raw(account.uid)))
         .with_context(|| format!("user = {user}: cannot become this user"))?;
-    // The kernel has taken them, unless whoever started this had it keep them.
+    // The kernel has dropped them, unless the parent process had it keep them.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -67,7 +67,7 @@ pub(crate) fn become_user(user: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file `user`'s where this process is root's and there is such a user.
+/// Changes a file's owner to `user`, if this process is root's and the user exists.
 pub(crate) fn give_to(user: &str, file: &Path) {
     if !geteuid().is_root() {
         return;

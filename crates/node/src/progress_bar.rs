@@ -1,5 +1,4 @@
-//! A pass that somebody waits for at a terminal: a line that says how far it is and how long it will
-//! take.
+//! Progress of a pass on a terminal: a line with the share done and the estimated remaining time.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -9,32 +8,32 @@ use std::time::{Duration, Instant};
 
 use cairn_daemons::Progress;
 
-const EVERY: Duration = Duration::from_millis(500);
-const BAR: usize = 30;
+const DRAW_INTERVAL: Duration = Duration::from_millis(500);
+const BAR_CHARS: usize = 30;
 
-/// Standard output, where that is a terminal; it stays open when the program closes its own.
+/// Standard output if it is a terminal; stays open when the program closes its own.
 pub(crate) fn terminal() -> Option<File> {
     let out = std::io::stdout();
     let fd = out.is_terminal().then(|| out.as_fd().try_clone_to_owned());
     Some(File::from(fd?.ok()?))
 }
 
-/// Draws until it is dropped.
+/// Draws until dropped.
 pub(crate) async fn show(mut terminal: File, what: &'static str, progress: Arc<Progress>) {
     let started = Instant::now();
     loop {
         let (done, of) = progress.get();
-        // A terminal that is gone needs no line.
+        // The terminal may be gone.
         let _ = write!(
             terminal,
             "\r{}\x1b[K",
             line(what, done, of, started.elapsed())
         );
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(DRAW_INTERVAL).await;
     }
 }
 
-/// The last word.
+/// Prints the final line.
 pub(crate) fn end(mut terminal: File, what: &str, progress: &Progress, took: Duration) {
     let (done, of) = progress.get();
     let took = clock(took.as_secs());
@@ -52,8 +51,8 @@ fn line(what: &str, done: u64, of: u64, elapsed: Duration) -> String {
         );
     }
     let share = (done as f64 / of as f64).min(1.0);
-    let full = (share * BAR as f64) as usize;
-    let bar = "#".repeat(full) + &".".repeat(BAR - full);
+    let full = (share * BAR_CHARS as f64) as usize;
+    let bar = "#".repeat(full) + &".".repeat(BAR_CHARS - full);
     let left = match done {
         0 => "?".to_owned(),
         done => {

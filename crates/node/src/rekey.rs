@@ -1,5 +1,5 @@
-//! `cairn rekey ACCOUNT[/CONTAINER]…`: puts the keys of stored objects under the active root secret,
-//! by the secrets and through the proxy of a proxy's conf.
+//! `cairn rekey ACCOUNT[/CONTAINER]…`: wraps the keys of stored objects under the active root
+//! secret, using the secrets and the proxy of a proxy's conf.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -25,27 +25,27 @@ use crate::role::Role;
 use crate::services;
 use crate::settings::{self, Place as ConfPlace};
 
-/// How often it is told how far this is.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Interval of progress lines.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const AGENT: &str = "Cairn Rekey";
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub struct Called {
     /// Conf file of the proxy.
     pub conf: PathBuf,
     pub targets: Vec<String>,
-    /// Only look.
+    /// Changes nothing.
     pub is_dry_run: bool,
-    /// Objects at once.
+    /// Maximum concurrent objects.
     pub workers: usize,
-    /// Attempts at each request.
+    /// Attempts per request.
     pub tries: u32,
-    /// File that notes how far this is; begun anew where there is none.
+    /// File of progress for resumption; created if missing.
     pub progress: Option<PathBuf>,
 }
 
-/// Re-keys all, and says what remains; true where nothing does.
+/// Re-keys all, and reports what remains; true if nothing does.
 pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
     let path = std::path::absolute(&called.conf)?;
     let conf = ServerConf::load(&path)?;
@@ -71,7 +71,7 @@ pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
         let mut progress = Progress {
             path: called.progress.clone(),
             called: json!({"targets": called.targets, "dry_run": called.is_dry_run}),
-            told: Instant::now(),
+            reported_at: Instant::now(),
             out: &mut *out,
         };
         let (place, mut tally) = progress.read()?;
@@ -81,7 +81,7 @@ pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
         let walk = rekeying.run(&targets, place, &mut tally, &mut progress);
         walk.await?;
         progress.end()?;
-        tell(&tally, out)?;
+        print_tally(&tally, out)?;
         Ok(tally.is_complete())
     })
 }
@@ -113,12 +113,12 @@ fn rekeying(conf: &ServerConf, called: &Called) -> Result<Rekeying> {
     })
 }
 
-/// How far the walk is: told now and then, and noted for a later run.
+/// Progress of the walk: reported periodically, and saved for resumption.
 struct Progress<'a> {
     path: Option<PathBuf>,
-    /// Scope of the walk: the note of another is not gone on with.
+    /// Scope of the walk: progress of another scope is not resumed.
     called: Value,
-    told: Instant,
+    reported_at: Instant,
     out: &'a mut dyn Write,
 }
 
@@ -169,7 +169,7 @@ impl Progress<'_> {
         fs::rename(&staged, path)
     }
 
-    /// There is nothing to go on with.
+    /// Removes the file, as nothing is left to resume.
     fn end(&self) -> Result<()> {
         match self.path.as_ref().map(fs::remove_file) {
             Some(Err(error)) if error.kind() != ErrorKind::NotFound => Err(error.into()),
@@ -183,10 +183,10 @@ impl Watch for Progress<'_> {
         if let Some(path) = &self.path {
             self.note(path, place, tally)?;
         }
-        if self.told.elapsed() > TOLD_EVERY {
-            self.told = Instant::now();
+        if self.reported_at.elapsed() > PROGRESS_INTERVAL {
+            self.reported_at = Instant::now();
             let (objects, place) = (tally.objects(), shown(place));
-            // Nobody may be looking.
+            // Standard output may be closed.
             let _ = writeln!(self.out, "{objects} objects, through {place}");
         }
         Ok(())
@@ -208,7 +208,7 @@ fn secret(id: &SecretId) -> String {
     }
 }
 
-fn tell(tally: &Tally, out: &mut dyn Write) -> std::io::Result<()> {
+fn print_tally(tally: &Tally, out: &mut dyn Write) -> std::io::Result<()> {
     let Tally {
         not_encrypted,
         active,
@@ -253,7 +253,7 @@ mod tests {
         Progress {
             path: Some(path.to_owned()),
             called: json!([of]),
-            told: Instant::now(),
+            reported_at: Instant::now(),
             out,
         }
     }

@@ -1,9 +1,9 @@
-//! `swift-object-relinker relink|cleanup CONF`: gives objects their names in the partitions of a
-//! ring that gets twice as many, before it changes, and takes the old names away after.
+//! `swift-object-relinker relink|cleanup CONF`: links objects into their new partitions before a
+//! ring's partitions are doubled, and removes the old names after.
 //!
-//! How far each device is stands in `<device>/relink.objects[-N].json`, so that a run that was
-//! interrupted, or met errors, goes on where it has to; `.relink.objects[-N].lock` there keeps two
-//! runs apart. Both are Swift's.
+//! Progress per device is in `<device>/relink.objects[-N].json`, so that a run that was
+//! interrupted, or had errors, resumes; `.relink.objects[-N].lock` there excludes concurrent runs.
+//! Both are Swift's.
 
 mod device;
 mod progress;
@@ -32,7 +32,7 @@ use device::{Task, Totals};
 use progress::Recon;
 
 const SECTION: &str = "object-relinker";
-/// Nothing to do: no ring is on its way to more partitions.
+/// Exit code: nothing to do, as no ring's partitions are being doubled.
 const NO_POLICY: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,31 +52,31 @@ impl Step {
     }
 }
 
-/// How the program was called; what is not given comes from the conf.
+/// Arguments of the program; missing ones come from the conf.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub step: Step,
     pub conf: Option<PathBuf>,
     pub swift_dir: Option<PathBuf>,
-    /// Names or indexes; none: all.
+    /// Names or indexes; empty for all.
     pub policies: Vec<String>,
     /// The folder of devices.
     pub devices: Option<PathBuf>,
     pub user: Option<String>,
-    /// Only these; none: all.
+    /// Devices; empty for all.
     pub device_list: Vec<String>,
     pub partitions: Vec<u32>,
     pub skip_mount_check: bool,
-    /// Objects a second, on each device; 0: no limit.
+    /// Objects per second and device; 0 is unlimited.
     pub files_per_second: Option<f64>,
     pub stats_interval: Option<f64>,
-    /// Devices worked on at once; none: all.
+    /// Devices processed concurrently; none for all.
     pub workers: Option<usize>,
     pub debug: bool,
     pub clobber_hardlink_collisions: bool,
 }
 
-/// 0: done; 1: with errors; 2: there was nothing to do.
+/// Runs the program; 0: done, 1: with errors, 2: nothing to do.
 pub fn run(called: &Called) -> Result<u8> {
     let section = section(called)?;
     start_log(called, &section)?;
@@ -187,7 +187,7 @@ pub fn run(called: &Called) -> Result<u8> {
     Ok(code)
 }
 
-/// The engine of a policy; `None`: it lacks the capability, which the log has by name.
+/// The engine of a policy; `None` if it lacks the capability, which is logged.
 fn relinkable(engines: &Engines, policy: &StoragePolicy) -> Option<Arc<dyn Engine>> {
     let engine = engines.of(policy.index)?;
     if engine.relinking().is_none() {
@@ -201,7 +201,7 @@ fn relinkable(engines: &Engines, policy: &StoragePolicy) -> Option<Arc<dyn Engin
     Some(engine.clone())
 }
 
-/// Without a conf, Swift's defaults.
+/// The conf's section; Swift's defaults without a conf.
 fn section(called: &Called) -> Result<Section> {
     let Some(path) = &called.conf else {
         return Ok(Section::from_pairs(SECTION, &[]));
@@ -228,7 +228,7 @@ fn start_log(called: &Called, section: &Section) -> Result<()> {
     logging::start(&log, settings::log_level(section)?)
 }
 
-/// The devices side by side, so many at once; the policies of each one after the other.
+/// Processes devices concurrently, up to the limit; the policies of each one after the other.
 fn work(
     tasks: &[Task],
     devices: &Arc<Devices>,

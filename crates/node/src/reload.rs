@@ -1,6 +1,6 @@
-//! `swift-reload PID`: starts a server's program anew without refusing anybody, for a service
-//! manager's `ExecReload`: only where its conf would let it come up, and done when it serves again.
-//! It reloads Swift's servers, too, and theirs reloads Cairn's.
+//! `swift-reload PID`: restarts a server's program without refusing clients, for a service
+//! manager's `ExecReload`: only if its conf is valid, and complete when it serves again. It also
+//! reloads Swift's servers, and theirs reloads Cairn's.
 
 use std::fs;
 use std::io::{self, Write};
@@ -15,22 +15,22 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::notify;
 use crate::role::Role;
 
-/// As a wrong argument.
+/// Exit code of an invalid argument.
 const BAD_PID: u8 = 2;
 const FAILED: u8 = 1;
-/// 128 and the number of ETIMEDOUT, as shells have it of signals.
+/// Exit code 128 plus ETIMEDOUT, in the manner of shells.
 const TIMED_OUT: u8 = 128 + 110;
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub struct Called {
     pub pid: i32,
-    /// For the new start to serve; `None`: it is not waited for.
+    /// Timeout for the restarted server to serve; `None` does not wait.
     pub patience: Option<Duration>,
     pub verbose: bool,
 }
 
-/// Why a server was not reloaded.
+/// Reasons why a server was not reloaded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum ReloadError {
     #[error("Failed to get process information for {0}")]
@@ -64,23 +64,23 @@ impl ReloadError {
     }
 }
 
-/// Reloads, says how that went, and gives the exit code.
+/// Reloads, prints the result, and returns the exit code.
 pub fn run(called: &Called) -> u8 {
     match reload(called) {
         Ok(program) => {
-            say(&format!("Reloaded {program}"));
+            print_line(&format!("Reloaded {program}"));
             0
         }
         Err(error) => {
-            // As above.
+            // Standard error may be closed.
             let _ = writeln!(io::stderr(), "{error}");
             error.code()
         }
     }
 }
 
-fn say(text: &str) {
-    // Nobody may be looking.
+fn print_line(text: &str) {
+    // Standard output may be closed.
     let _ = writeln!(io::stdout(), "{text}");
 }
 
@@ -93,13 +93,13 @@ struct Server {
 }
 
 fn reload(called: &Called) -> Result<String, ReloadError> {
-    let say = |text: &str| {
+    let print_line = |text: &str| {
         if called.verbose {
-            say(text);
+            print_line(text);
         }
     };
     let server = find(called.pid)?;
-    say(&format!("Checking config for {}", server.program));
+    print_line(&format!("Checking config for {}", server.program));
     if !is_conf_good(&server) {
         return Err(ReloadError::BadConf);
     }
@@ -107,11 +107,11 @@ fn reload(called: &Called) -> Result<String, ReloadError> {
     let listening = listening
         .transpose()
         .map_err(|error| ReloadError::NoSocket(error.to_string()))?;
-    say("Sending USR1 signal");
+    print_line("Sending USR1 signal");
     kill_process(server.pid, Signal::USR1)
         .map_err(|errno| ReloadError::NotSent(called.pid, errno.to_string()))?;
     if let Some(socket) = listening {
-        until_ready(&socket, say).map_err(|error| match error.kind() {
+        until_ready(&socket, print_line).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 ReloadError::TimedOut(server.program.clone())
             }
@@ -141,14 +141,14 @@ fn find(pid: i32) -> Result<Server, ReloadError> {
     })
 }
 
-/// The sixth field of proc(5)'s `stat`, behind a name that may hold anything. Unlike getsid(2)'s
-/// answer in rustix it may be 0: a session that began outside of this PID namespace.
+/// The sixth field of proc(5)'s `stat`, after a name that may contain anything. Unlike the result
+/// of rustix's getsid(2) it may be 0: a session from outside this PID namespace.
 fn session_in(stat: &str) -> Option<i32> {
     let (_, fields) = stat.rsplit_once(") ")?;
     fields.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
-/// The server that a command line runs: its first word, or what it has Python run.
+/// The server run by a command line: its first word, or the script run by Python.
 fn program_of(words: &[String]) -> Result<String, ReloadError> {
     let name = |word: &String| {
         let name = word.rsplit('/').next().unwrap_or_default();
@@ -167,14 +167,14 @@ fn program_of(words: &[String]) -> Result<String, ReloadError> {
     }
 }
 
-/// The server's own command line, asked whether it would come up.
+/// Validates the conf, by the server's own command line.
 fn is_conf_good(server: &Server) -> bool {
     let Some((first, rest)) = server.words.split_first() else {
         return false;
     };
     let mut command = match first.contains('/') {
         true => Command::new(first),
-        // Under a name that is on no path: what runs there, or what was put in its place.
+        // The name is not on PATH: uses the running executable, or its replacement.
         false => Command::new(executable(server.pid).unwrap_or_else(|| first.into())),
     };
     let status = command
@@ -198,7 +198,7 @@ fn listen(pid: i32, patience: Duration) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-fn until_ready(socket: &UnixDatagram, say: impl Fn(&str)) -> io::Result<()> {
+fn until_ready(socket: &UnixDatagram, print_line: impl Fn(&str)) -> io::Result<()> {
     let mut bytes = [0; 1024];
     loop {
         let len = socket.recv(&mut bytes)?;
@@ -207,9 +207,9 @@ fn until_ready(socket: &UnixDatagram, say: impl Fn(&str)) -> io::Result<()> {
         for state in told.split('\n') {
             match state {
                 notify::READY | notify::RELOADING | notify::STOPPING => {
-                    say(&format!("Process is {}", state.trim_end_matches("=1")));
+                    print_line(&format!("Process is {}", state.trim_end_matches("=1")));
                 }
-                other => say(&format!("Received notification {other:?}")),
+                other => print_line(&format!("Received notification {other:?}")),
             }
             is_ready |= state == notify::READY;
         }

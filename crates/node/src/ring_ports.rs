@@ -1,9 +1,9 @@
-//! `servers_per_port`: an object server that listens on every port that a ring of objects names with
-//! an address of this node, so that a device can have a port of its own.
+//! `servers_per_port`: an object server that listens on every port of this node in an object ring,
+//! so that each device can have a port.
 //!
-//! Swift runs so many processes for each port. Here all ports are served by one process whose devices
-//! have threads of their own; what such a ring is made for holds all the same: a client that waits
-//! for a slow device waits on that device's port alone, and each port has its own `max_clients`.
+//! Swift runs several processes for each port. Here one process serves all ports, and devices have
+//! threads of their own; the purpose of such a ring is still met: a client waits for a slow device
+//! on that device's port alone, and each port has its own `max_clients`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ use crate::per_port::PerPort;
 use crate::settings::ServerSettings;
 
 impl PerPort {
-    /// Blocks where the ring has hosts' names.
+    /// Ports of this node in a ring. Blocks if the ring has host names.
     pub(crate) fn ports_of(&self, ring: &Ring) -> BTreeSet<u16> {
         let is_own = |ip: IpAddr| match self.ring_ip.is_unspecified() {
             true => listen::is_own(ip),
@@ -37,10 +37,10 @@ impl PerPort {
     }
 }
 
-/// What tells one version of a file from the next.
+/// Modification time and size, which identify a version of a file.
 type Stamp = (SystemTime, u64);
 
-/// The ports of one server, by the ring files; each is read again when it has changed.
+/// Ports of one server by the ring files, each reread when changed.
 pub(crate) struct RingPorts {
     per_port: PerPort,
     bind_ip: IpAddr,
@@ -71,7 +71,7 @@ impl RingPorts {
         self.per_port.check_interval
     }
 
-    /// The addresses to listen on now. A ring that cannot be read counts as it was. Blocks.
+    /// Addresses to listen on. For an unreadable ring the previous ports are kept. Blocks.
     pub(crate) fn wanted(&mut self) -> BTreeSet<SocketAddr> {
         for path in &self.rings {
             let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
@@ -98,7 +98,7 @@ impl RingPorts {
     }
 }
 
-/// The sockets of a server: those of `inherited` that it still wants, and new ones.
+/// The sockets of a server: those of `inherited` still wanted, and new ones.
 pub(crate) fn listen_on_all(
     conf: &ServerConf,
     settings: &ServerSettings,

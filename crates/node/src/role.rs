@@ -1,5 +1,5 @@
-//! Roles: the servers of a cluster and the daemons beside them, by the names that programs, conf files
-//! and their sections have.
+//! Roles: the servers of a cluster and the daemons beside them, with their names in programs, conf
+//! files and sections.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ impl Role {
         }
     }
 
-    /// `proxy-server`, as programs and conf files are named.
+    /// `proxy-server`, the name of programs and conf files.
     pub const fn server_name(self) -> &'static str {
         match self {
             Role::Proxy => "proxy-server",
@@ -45,7 +45,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A daemon that this build has.
+/// A daemon of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DaemonKind {
     AccountAuditor,
@@ -82,7 +82,7 @@ impl DaemonKind {
         DaemonKind::ObjectUpdater,
     ];
 
-    /// The name of its section, and behind `swift-` of its program.
+    /// Name of its section and, after `swift-`, of its program.
     pub const fn name(self) -> &'static str {
         match self {
             DaemonKind::AccountAuditor => "account-auditor",

@@ -1,9 +1,10 @@
 //! `cairn serve`: the servers of any number of conf files in one process.
 //!
-//! Order matters. Ports and locks come first, so that a second process fails before it touches
-//! anything; then privileges go; then all services are made and known to each other, so that
-//! backends of this process are called, not dialled; then clients are let in. The end runs
-//! backwards: listeners close, requests finish, daemons stop, databases and disks are closed.
+//! Order matters. Ports and locks come first, so that a second process fails before it changes
+//! anything; then privileges are dropped; then all services are constructed and registered with
+//! each other, so that backends of this process are called directly; then clients are accepted.
+//! Shutdown is in reverse: listeners close, requests finish, daemons stop, databases and disks are
+//! closed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -44,40 +45,41 @@ use crate::upkeep;
 
 pub(crate) type Server = (ServerConf, ServerSettings);
 
-/// How often ring files are looked at.
-const RING_CHECK: Duration = Duration::from_secs(5);
-/// Work that nobody waits for any more, such as a third replica's write after the answer, may
-/// take so long to finish after the last request.
-const LOOSE_ENDS: Duration = Duration::from_secs(2);
-/// For requests under way when a worker is told to end now.
-const HURRY: Duration = Duration::from_millis(300);
+/// Interval of checks of the ring files.
+const RING_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Timeout, after the last request, of tasks that are no longer awaited, such as a third replica's
+/// write after the response.
+const DETACHED_TASKS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of requests in progress when a worker must end at once.
+const HURRY_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// What the command line says about a process that serves.
+/// Options of the command line of a serving process.
 #[derive(Debug, Default)]
 pub struct RunOptions {
     pub log: LogOptions,
     pub pid_file: Option<PathBuf>,
-    /// Answer writes before they are on disk.
+    /// Acknowledges writes before they are durable.
     pub unsafe_no_fsync: bool,
     /// Printed after the ready lines.
     pub greeting: Option<String>,
     /// A console beside the servers.
     pub console: Option<ConsoleRun>,
-    /// This process is the worker of a supervisor, which holds the locks and gave the port.
+    /// Set if this process is the worker of a supervisor, which holds the locks and passed the
+    /// sockets.
     pub worker: Option<Worker>,
 }
 
-/// What a worker has from its supervisor.
+/// State that a worker inherits from its supervisor.
 #[derive(Debug)]
 pub struct Worker {
     pub listeners: Vec<TcpListener>,
-    /// The log stays on standard error.
+    /// Keeps the log on standard error.
     pub verbose: bool,
-    /// The supervisor's process, where it is known.
+    /// The supervisor's process, if known.
     pub parent: Option<rustix::process::Pid>,
 }
 
-/// Reads conf files and folders. `only`: which server they must be of.
+/// Reads conf files and folders; `only` restricts the role of their servers.
 pub fn load(paths: &[PathBuf], only: Option<Role>) -> Result<Vec<ServerConf>> {
     let confs = paths
         .iter()
@@ -97,7 +99,7 @@ pub fn load(paths: &[PathBuf], only: Option<Role>) -> Result<Vec<ServerConf>> {
     Ok(confs)
 }
 
-/// Makes all services and lets them go: what would keep them from being served is an error.
+/// Constructs and drops all services, to report errors that would prevent serving.
 pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
     let servers = with_settings(confs)?;
     logging::start(&run.log, log_level(&servers))?;
@@ -114,7 +116,7 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
             with_daemons,
         )?
     };
-    runtime.shutdown_timeout(LOOSE_ENDS);
+    runtime.shutdown_timeout(DETACHED_TASKS_TIMEOUT);
     services.into_storage().close();
     Ok(())
 }
@@ -164,12 +166,12 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
         worker: kept,
     };
     let served = runtime.block_on(serve_all(&servers, listeners, &services, extras));
-    // Idle connections to other servers are no loose ends.
+    // Idle connections to other servers are dropped first.
     let storage = services.into_storage();
     if matches!(served, Ok(Ended::InTime)) {
-        wait_for_loose_ends(&runtime);
+        wait_for_detached_tasks(&runtime);
     }
-    runtime.shutdown_timeout(LOOSE_ENDS);
+    runtime.shutdown_timeout(DETACHED_TASKS_TIMEOUT);
     storage.close();
     drop(pid_file);
     drop(locks);
@@ -190,7 +192,7 @@ fn warn_of_confs(servers: &[Server]) {
     }
 }
 
-/// Each server's, in order.
+/// Listeners of each server, in order.
 fn listen_all(servers: &[Server]) -> Result<Vec<Vec<TcpListener>>> {
     servers
         .iter()
@@ -208,7 +210,7 @@ pub(crate) fn with_settings(confs: Vec<ServerConf>) -> Result<Vec<Server>> {
         .collect()
 }
 
-/// The most talkative of all confs.
+/// The most verbose level of all confs.
 pub(crate) fn log_level(servers: &[Server]) -> LogLevel {
     servers
         .iter()
@@ -217,7 +219,7 @@ pub(crate) fn log_level(servers: &[Server]) -> LogLevel {
         .unwrap_or(LogLevel::Info)
 }
 
-/// The largest number of workers any conf asks for; `auto` is what the machine runs at once.
+/// The largest number of workers of any conf; `auto` is the number of CPUs.
 fn threads(servers: &[Server]) -> usize {
     let auto = || std::thread::available_parallelism().map_or(2, usize::from);
     servers
@@ -230,8 +232,8 @@ fn threads(servers: &[Server]) -> usize {
 fn runtime(servers: &[Server]) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads(servers))
-        // Disks' threads wake tasks through this queue: what has been read or written is answered
-        // before new requests are begun, so that fewer are under way at once.
+        // Disks' threads wake tasks through this queue: completed reads and writes are answered
+        // before new requests start, so that fewer are in progress.
         .global_queue_interval(1)
         .thread_name("cairn-worker")
         .on_thread_park(crate::memory::tidy)
@@ -240,7 +242,7 @@ fn runtime(servers: &[Server]) -> Result<Runtime> {
         .context("cannot start the threads that serve")
 }
 
-/// Of all servers, and of the daemons that run beside them.
+/// Locks of all servers, and of the daemons beside them.
 fn lock_folders(servers: &[Server]) -> Result<Vec<FolderLock>> {
     let mut wanted = BTreeSet::new();
     for (conf, settings) in servers {
@@ -257,7 +259,7 @@ fn lock_folders(servers: &[Server]) -> Result<Vec<FolderLock>> {
         .collect()
 }
 
-/// The lock of a storage server: its folder and what it is held as.
+/// The lock of a storage server: its folder and role.
 pub(crate) fn lock_of(conf: &ServerConf, settings: &ServerSettings) -> Option<(PathBuf, String)> {
     let suffix = if settings.replication_only {
         "-replication"
@@ -335,7 +337,7 @@ async fn serve_all(
         Some(verbose) => stdio::worker_is_ready(verbose),
         None => {
             announce(servers, &listeners, extras.greeting);
-            notify::tell(notify::READY);
+            notify::send_state(notify::READY);
         }
     }
     drop(listeners);
@@ -351,29 +353,29 @@ async fn serve_all(
     Ok(ended)
 }
 
-/// Whether requests under way finished.
+/// Whether requests in progress finished.
 enum Ended {
     InTime,
     CutShort,
 }
 
-/// Comes back when the end must not wait for requests any longer.
+/// Returns when shutdown must no longer wait for requests.
 async fn cut_short(hurry: &mut watch::Receiver<bool>) {
     if hurry.wait_for(|hurry| *hurry).await.is_err() {
-        // Nobody can hurry any more.
+        // The sender is gone.
         return std::future::pending().await;
     }
-    tokio::time::sleep(HURRY).await;
+    tokio::time::sleep(HURRY_TIMEOUT).await;
 }
 
 struct Extras {
     console: Option<ConsoleRun>,
     greeting: Option<String>,
-    /// A worker's: is it verbose?
+    /// Set for a worker: whether it is verbose.
     worker: Option<bool>,
 }
 
-/// A console that cannot be served takes no server with it.
+/// Serves the console; a failure does not affect the servers.
 async fn serve_console(run: ConsoleRun, view: Option<StoreView>, stop: watch::Receiver<bool>) {
     if let Err(error) = console::serve(run, view, stop).await {
         error!(error = format!("{error:#}"), "the console is not served");
@@ -388,9 +390,9 @@ async fn join_all(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Loads rings that changed, and makes local what they newly name of this machine.
+/// Reloads changed rings, and registers servers under new local addresses.
 async fn follow_rings(refresh: Arc<dyn Fn() + Send + Sync>) {
-    let mut tick = tokio::time::interval(RING_CHECK);
+    let mut tick = tokio::time::interval(RING_CHECK_INTERVAL);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
@@ -401,8 +403,8 @@ async fn follow_rings(refresh: Arc<dyn Fn() + Send + Sync>) {
     }
 }
 
-/// One line per server, on standard output: whoever started this may wait for them. A closed
-/// standard output is nobody's fault.
+/// Prints one line per server to standard output, for which the starting process may wait. Errors
+/// of a closed standard output are ignored.
 fn announce(servers: &[Server], listeners: &[Vec<TcpListener>], greeting: Option<String>) {
     let mut out = std::io::stdout().lock();
     for ((conf, settings), listeners) in servers.iter().zip(listeners) {
@@ -421,9 +423,9 @@ fn announce(servers: &[Server], listeners: &[Vec<TcpListener>], greeting: Option
     let _ = out.flush();
 }
 
-/// Waits, within bounds, for tasks that outlive their requests.
-fn wait_for_loose_ends(runtime: &Runtime) {
-    let deadline = std::time::Instant::now() + LOOSE_ENDS;
+/// Waits, with a timeout, for tasks that outlive their requests.
+fn wait_for_detached_tasks(runtime: &Runtime) {
+    let deadline = std::time::Instant::now() + DETACHED_TASKS_TIMEOUT;
     while runtime.metrics().num_alive_tasks() > 0 && std::time::Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }

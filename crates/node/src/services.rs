@@ -1,5 +1,5 @@
-//! Makes the services that conf files describe, and makes those of this process known to each
-//! other.
+//! Construction of the services described by conf files, and their registration with each other in
+//! this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::backends;
 use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::ServerConf;
-use crate::daemons::{self, Daemon, Ground, Narrowed};
+use crate::daemons::{self, Daemon, DaemonContext, Narrowed};
 use crate::engines::EngineModules;
 use crate::for_clients::ForClients;
 use crate::head_limits;
@@ -39,7 +39,7 @@ use crate::upkeep::Maintained;
 
 type Server = (ServerConf, ServerSettings);
 
-/// All services of a process, and what they stand on.
+/// All services of a process, and their dependencies.
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
@@ -120,7 +120,7 @@ impl Services {
         self.storage.maintained()
     }
 
-    /// What background work does in this process, for its metrics.
+    /// Metrics of background work in this process.
     pub(crate) fn background(&self) -> Arc<dyn Fn() -> Background + Send + Sync> {
         let passes = self.daemons.iter();
         let passes =
@@ -137,8 +137,8 @@ impl Services {
         )
     }
 
-    /// What loads rings that changed, and makes the storage servers of this process local under
-    /// every address the rings have for them. Blocks.
+    /// A function that reloads changed rings, and registers the storage servers of this process
+    /// under every local address in the rings. Blocks.
     pub(crate) fn registrar(&self, servers: &[Server]) -> Arc<dyn Fn() + Send + Sync> {
         let local: Vec<(ServerSettings, Handler)> = servers
             .iter()
@@ -184,13 +184,13 @@ impl Services {
         })
     }
 
-    /// Lets go of all but what the services stand on: pools of connections end with them.
+    /// Drops everything except the storage, including connection pools.
     pub(crate) fn into_storage(self) -> Storage {
         self.storage
     }
 }
 
-/// One pool of connections for all: the longest `conn_timeout` of any conf.
+/// The longest `conn_timeout` of any conf, for the shared connection pool.
 fn connect_timeout(servers: &[Server]) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     for (conf, _) in servers {
@@ -199,7 +199,7 @@ fn connect_timeout(servers: &[Server]) -> Result<Duration> {
     Ok(longest)
 }
 
-/// The storage of all servers and daemons, none of which contradicts another about it.
+/// The storage of all servers and daemons, whose options must agree.
 fn storage_of(
     servers: &[Server],
     engines: EngineModules,
@@ -225,7 +225,7 @@ fn storage_of(
     Ok(storage)
 }
 
-/// Folders of devices with a container updater: what is written there is noted for it.
+/// Folders of devices with a container updater, for which writes are recorded.
 fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
     let updater = DaemonKind::ContainerUpdater;
     servers
@@ -268,7 +268,7 @@ pub(crate) fn proxy(
     Ok(Proxy::new(settings, backends.clone())?)
 }
 
-/// What is shared while services are made.
+/// State shared during construction.
 struct Maker {
     backends: Arc<Backends>,
     clusters: Clusters,
@@ -276,7 +276,7 @@ struct Maker {
     clock: Clock,
     /// By folder of devices.
     written: BTreeMap<PathBuf, Arc<Written>>,
-    /// The daemons there are, by folder of devices.
+    /// Daemons constructed so far, by folder of devices.
     made: BTreeSet<(DaemonKind, PathBuf)>,
 }
 
@@ -347,7 +347,7 @@ impl Maker {
         })
     }
 
-    /// The daemons that this conf has sections of. One does for all servers of a folder.
+    /// The daemons with sections in this conf. One serves all servers of a folder.
     fn daemons(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Vec<Daemon>> {
         let mut daemons = Vec::new();
         for kind in DaemonKind::ALL {
@@ -358,7 +358,7 @@ impl Maker {
             if conf.role != kind.role() || !self.made.insert(of_folder) {
                 continue;
             }
-            let ground = Ground {
+            let context = DaemonContext {
                 clusters: &mut self.clusters,
                 storage: &mut self.storage,
                 backends: &self.backends,
@@ -366,7 +366,7 @@ impl Maker {
                 written: self.written.get(&settings.place.devices).cloned(),
                 conf: &conf.path,
             };
-            let daemon = daemons::make(kind, &section, &Narrowed::default(), ground)
+            let daemon = daemons::make(kind, &section, &Narrowed::default(), context)
                 .with_context(|| conf.path.display().to_string())?;
             daemons.push(daemon);
         }

@@ -1,19 +1,18 @@
-//! What every server's conf says about how it is served: address, limits, folders. Options of the
-//! servers themselves are read by [`crate::servers`] and the proxy.
+//! Settings of a server's conf about serving: address, limits, folders. Options of the servers
+//! themselves are read by [`crate::servers`] and the proxy.
 //!
-//! Option (default): `bind_ip` (0.0.0.0), `bind_port` (none), `bind_timeout` (0: a port in use is an
-//! error at once), `backlog` (4096), `workers` (auto: as many threads as the machine runs at once;
-//! Swift's processes are threads here, and the largest number of all confs counts),
-//! `max_clients` (1024, per worker; fewer where open files or memory are short, see
-//! [`crate::limits`]), `client_timeout` (60), `keepalive_timeout` (client_timeout),
-//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true),
-//! `exclusive_databases` (false: other processes read and write account and container databases,
-//! too), `user` (none: Swift would become `swift`; here a program started as root stays root unless
-//! told), `log_level` (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
-//! `shutdown_grace` (60: seconds for requests under way when the server is told to end),
-//! `servers_per_port` (0; of object servers: listen on the ports that the rings name, see
+//! Options (default): `bind_ip` (0.0.0.0), `bind_port` (none), `bind_timeout` (0: a port in use is
+//! an error at once), `backlog` (4096), `workers` (auto: one thread per CPU; Swift's processes are
+//! threads here, and the largest number of all confs is used), `max_clients` (1024, per worker;
+//! fewer if open files or memory are short, see [`crate::limits`]), `client_timeout` (60),
+//! `keepalive_timeout` (client_timeout), `swift_dir` (/etc/swift), `devices` (/srv/node),
+//! `mount_check` (true), `exclusive_databases` (false: other processes read and write account and
+//! container databases, too), `user` (none: Swift would switch to `swift`; here a program started
+//! as root stays root by default), `log_level` (INFO), `metrics` (loopback: who may read
+//! `/metrics`; off, loopback or on), `shutdown_grace` (60: seconds for requests in progress at
+//! shutdown), `servers_per_port` (0; of object servers: listen on the rings' ports, see
 //! [`crate::ring_ports`]), `ring_ip` (`bind_ip`), `ring_check_interval` (15), `cert_file` and
-//! `key_file` (none: no TLS; PEM, several with commas between), `require_client_cert` (false) with
+//! `key_file` (none: no TLS; PEM, several separated by commas), `require_client_cert` (false) with
 //! `client_ca_file` (none).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -31,18 +30,18 @@ use crate::limits;
 use crate::per_port::PerPort;
 use crate::role::Role;
 
-/// A proxy that reads nothing from a storage server for this long is cut off there.
-const STALLED_PROXY: Duration = Duration::from_secs(600);
+/// Timeout of a proxy that reads nothing from a storage server's response.
+const STALLED_PROXY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How one server is served.
+/// Serving settings of one server.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     pub role: Role,
     pub bind: SocketAddr,
-    /// For so long a port in use is tried again.
+    /// Time for which a port in use is retried.
     pub bind_timeout: Duration,
     pub backlog: i32,
-    /// Threads; `None`: as many as the machine runs at once.
+    /// Threads; `None` for one per CPU.
     pub workers: Option<usize>,
     /// Per worker.
     pub max_clients: usize,
@@ -53,24 +52,24 @@ pub struct ServerSettings {
     pub log_level: LogLevel,
     pub metrics: MetricsAccess,
     pub grace: Duration,
-    /// Serves replication only: a server of its own beside the one for clients.
+    /// Serves replication only, beside a separate server for clients.
     pub replication_only: bool,
     /// Connections begin with a line of the PROXY protocol (`require_proxy_protocol`).
     pub proxy_protocol: bool,
-    /// Listens on the rings' ports of this node, not on `bind`'s.
+    /// Listens on this node's ports in the rings, not on `bind`'s.
     pub per_port: Option<PerPort>,
-    /// Connections are TLS.
+    /// TLS of connections.
     pub tls: Option<Arc<ServerTls>>,
 }
 
-/// Where a server or a daemon finds what it works on.
+/// Folders of a server or a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub swift_dir: PathBuf,
     /// The folder of the devices' mount points.
     pub devices: PathBuf,
     pub mount_check: bool,
-    /// No other process opens the account and container databases: see
+    /// Whether only this process opens the account and container databases: see
     /// [`cairn_index::IndexConfig::exclusive`].
     pub exclusive_databases: bool,
 }
@@ -86,7 +85,7 @@ impl Place {
     }
 }
 
-/// Swift's levels, least to most talkative.
+/// Swift's levels, least to most verbose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Error,
@@ -96,7 +95,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// As a tracing filter names it.
+    /// Name in a tracing filter.
     pub const fn directive(self) -> &'static str {
         match self {
             LogLevel::Error => "error",
@@ -139,17 +138,17 @@ impl ServerSettings {
     }
 
     pub fn serve_options(&self, threads: usize) -> ServeOptions {
-        // A pooled connection of another server is idle for 30 s at most before that server drops
-        // it; ending it earlier from here would race with its next request.
+        // Another server keeps a pooled connection idle for at most 30 s; closing it earlier here
+        // would race with its next request.
         let least = match self.role {
             Role::Proxy => Duration::from_secs(1),
             _ => Duration::from_secs(60),
         };
-        // What a slow client does not take, its proxy does not read from a storage server: the
-        // proxy's own limit decides there.
+        // Data that a slow client does not accept is not read by its proxy from a storage server:
+        // the proxy's own limit applies there.
         let stall_timeout = match self.role {
             Role::Proxy => self.client_timeout,
-            _ => self.client_timeout.max(STALLED_PROXY),
+            _ => self.client_timeout.max(STALLED_PROXY_TIMEOUT),
         };
         let wanted = self.max_clients.saturating_mul(threads.max(1)).min(1 << 20);
         ServeOptions {
@@ -165,7 +164,7 @@ impl ServerSettings {
     }
 }
 
-/// Whom a program started as root becomes.
+/// The user that a program started as root switches to.
 pub(crate) fn user(section: &Section) -> Option<String> {
     let user = section.get("user").filter(|user| !user.is_empty());
     user.map(str::to_owned)
@@ -179,7 +178,7 @@ fn positive(section: &Section, option: &str, default: f64) -> Result<Duration, C
     Ok(value)
 }
 
-/// `per_port`: the port does not matter.
+/// Reads the address; with `per_port` the port is ignored.
 fn bind_address(section: &Section, per_port: bool) -> Result<SocketAddr> {
     if !per_port {
         section.required("bind_port", "give the port to listen on")?;
@@ -204,8 +203,8 @@ fn bind_address(section: &Section, per_port: bool) -> Result<SocketAddr> {
     })
 }
 
-/// `cert_file` and `key_file`, each a file or several with commas between; `require_client_cert` with
-/// `client_ca_file`.
+/// Reads `cert_file` and `key_file`, each a file or several separated by commas;
+/// `require_client_cert` with `client_ca_file`.
 fn tls(section: &Section) -> Result<Option<Arc<ServerTls>>> {
     let files = |option: &str| -> Vec<PathBuf> {
         section

@@ -1,8 +1,7 @@
-//! `swift-manage-shard-ranges`: shows and changes the shard ranges of a container's database, as
-//! the sharder will find them.
+//! `swift-manage-shard-ranges`: shows and changes the shard ranges in a container's database, as
+//! used by the sharder.
 //!
-//! Exit codes: 0 done; 1 not done; 2 arguments or input that make no sense; 3 the user does not
-//! want it.
+//! Exit codes: 0 done; 1 not done; 2 invalid arguments or input; 3 declined by the user.
 
 mod args;
 mod change;
@@ -28,7 +27,7 @@ use args::{Command, Prompt};
 
 pub use args::Arguments;
 
-/// How it ends.
+/// Result of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Done,
@@ -48,7 +47,7 @@ impl From<End> for ExitCode {
     }
 }
 
-/// Where lines go. Whoever does not listen any more is not told.
+/// Prints a line; errors of a closed output are ignored.
 fn say(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stdout(), "{}", text.as_ref());
 }
@@ -57,7 +56,7 @@ fn note(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr(), "{}", text.as_ref());
 }
 
-/// A database, and what the conf and the command line say.
+/// A database, with the options of the conf and the command line.
 struct Tool {
     db: ContainerDb,
     runtime: tokio::runtime::Runtime,
@@ -136,7 +135,7 @@ fn command(tool: &Tool, command: Command) -> Result<End> {
     }
 }
 
-/// The conf's section, with what the command line says over it.
+/// Options of the conf's section, overridden by the command line.
 fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     if let Some(path) = &arguments.config {
@@ -177,7 +176,7 @@ fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
         .map(|(n, v)| (n.as_str(), v.as_str()))
         .collect();
     let section = Section::from_pairs("container-sharder", &pairs);
-    // Only what a command uses must go together.
+    // Only options used by the command must be consistent.
     Ok(match arguments.command {
         Command::Find(_) | Command::FindAndReplace(_) => {
             ContainerSharderConfig::read_to_cut(&section)?
@@ -188,18 +187,18 @@ fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
 
 fn open(arguments: &Arguments, config: ContainerSharderConfig) -> Result<Tool> {
     let file = &arguments.file;
-    // The folder must be there; the file may have another epoch in its name by now.
+    // The folder must exist; the file's epoch may have changed.
     let folder = file.parent().unwrap_or(file);
     let real = std::fs::canonicalize(folder)
         .with_context(|| format!("Error opening container DB {}", file.display()))?;
-    let (devices, key) = place(&real).with_context(|| {
+    let (devices, key) = locate_db(&real).with_context(|| {
         format!(
             "{}: expected DEVICES/DEVICE/containers/PARTITION/SUFFIX/HASH/HASH.db",
             file.display()
         )
     })?;
     let mut index = IndexConfig::new(devices);
-    index.lock_timeout = patience(&arguments.command);
+    index.lock_timeout = lock_timeout(&arguments.command);
     let pool = IndexPool::new(index);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -219,8 +218,8 @@ fn open(arguments: &Arguments, config: ContainerSharderConfig) -> Result<Tool> {
     Ok(tool)
 }
 
-/// How long a locked database is waited for.
-fn patience(command: &Command) -> Duration {
+/// Timeout of a locked database.
+fn lock_timeout(command: &Command) -> Duration {
     Duration::from_secs(match command {
         Command::Merge(merge) => merge.prefix.replace_timeout,
         Command::Replace(replace) => replace.replacing.prefix.replace_timeout,
@@ -232,8 +231,8 @@ fn patience(command: &Command) -> Duration {
     })
 }
 
-/// The folder of devices, and which database a folder is of.
-fn place(hash_dir: &Path) -> Option<(PathBuf, DbKey)> {
+/// The folder of devices, and the key of a folder's database.
+fn locate_db(hash_dir: &Path) -> Option<(PathBuf, DbKey)> {
     let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
     let hash = ObjectHash::from_hex(&name(hash_dir)?)?;
     let partition_dir = hash_dir.parent()?.parent()?;
@@ -252,7 +251,7 @@ fn ask(question: &str) -> String {
     let _ = write!(out, "{question}");
     let _ = out.flush();
     let mut answer = String::new();
-    // Nobody there is no answer.
+    // End of input is an empty answer.
     let _ = std::io::stdin().lock().read_line(&mut answer);
     answer.trim().to_owned()
 }
@@ -311,7 +310,7 @@ fn load(input: &Path, keys: &[&str]) -> Result<Vec<Value>> {
     Ok(data)
 }
 
-/// Ends as for bad input where it cannot be loaded.
+/// Ends as for bad input if it cannot be loaded.
 fn loaded<T>(data: Result<T>) -> std::result::Result<T, End> {
     data.map_err(|error| {
         note(format!("{error:#}"));
@@ -328,10 +327,10 @@ mod tests {
     fn which_database_a_file_is_of() {
         let hash = "0123456789abcdef0123456789abcabc";
         let folder = format!("/srv/node/sda/containers/7/abc/{hash}");
-        let (devices, key) = place(Path::new(&folder)).unwrap();
+        let (devices, key) = locate_db(Path::new(&folder)).unwrap();
         assert_eq!(devices, Path::new("/srv/node"));
         assert_eq!((&*key.device, &*key.partition), ("sda", "7"));
-        assert!(place(Path::new("/srv/x.db")).is_none());
-        assert!(place(Path::new(&folder.replace("containers", "accounts"))).is_none());
+        assert!(locate_db(Path::new("/srv/x.db")).is_none());
+        assert!(locate_db(Path::new(&folder.replace("containers", "accounts"))).is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! `swift-config SERVER|FILE…`: what conf files say once they are read: sections with the options of
-//! `[DEFAULT]` below them, folders of files as one, `%(name)s` filled in; or, with `--wsgi`, what a
-//! server's pipeline is made of. Options come in the order of their names.
+//! `swift-config SERVER|FILE…`: prints conf files as they are read: sections with defaults from
+//! `[DEFAULT]`, folders of files merged, `%(name)s` substituted; or, with `--wsgi`, the parts of a
+//! server's pipeline. Options are sorted by name.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use cairn_formats::ini::Section;
 use crate::conf::{ServerConf, read_conf};
 use crate::init::{self, Folders};
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub struct Called {
-    /// Paths, or programs as `swift-init` takes them.
+    /// Paths, or programs as in `swift-init`.
     pub words: Vec<String>,
-    /// Only the nth conf of each program, counted from 1.
+    /// Only the nth conf of each program, from 1.
     pub number: Option<usize>,
-    /// Only this one.
+    /// Only this section.
     pub section: Option<String>,
     /// The pipeline's parts instead of all sections.
     pub wsgi: bool,
     pub folders: Folders,
 }
 
-/// Shows all.
+/// Prints all.
 pub fn run(called: &Called, out: &mut dyn Write) -> Result<()> {
     if called.words.is_empty() {
         bail!("specify type of server or conf_path");

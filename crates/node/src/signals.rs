@@ -1,6 +1,6 @@
-//! What signals ask for. `cairn up` and `cairn serve`: SIGTERM, SIGINT and SIGHUP ask for a
-//! graceful end, the next one ends the process at once. A worker, as Swift's servers: SIGHUP and
-//! SIGUSR1 let requests finish, SIGTERM and SIGINT do not wait for them.
+//! Signals. `cairn up` and `cairn serve`: SIGTERM, SIGINT and SIGHUP request a graceful shutdown,
+//! the next one exits at once. A worker, as Swift's servers: SIGHUP and SIGUSR1 let requests
+//! finish, SIGTERM and SIGINT do not.
 
 use std::io;
 
@@ -13,16 +13,16 @@ use tracing::{info, warn};
 
 use crate::stdio;
 
-/// The exit code of a process that did not wait for its requests.
+/// Exit code of a process that did not wait for its requests.
 pub const EXIT_AT_ONCE: i32 = 130;
 
-/// The signals that end this process. From here on they no longer kill it by themselves.
+/// Listener for the signals that end this process, which no longer kill it by default.
 pub(crate) struct StopSignals {
     signals: [(&'static str, Signal); 4],
     worker: bool,
 }
 
-/// Those that [`StopSignals`] listens for.
+/// The signals of [`StopSignals`].
 fn all() -> SigSet {
     let all = [
         Number::SIGTERM,
@@ -33,13 +33,13 @@ fn all() -> SigSet {
     all.into_iter().collect()
 }
 
-/// This thread, and those it starts, take none of these signals from now on. Where no thread takes
-/// them they wait, in the program that this process becomes, too.
+/// Blocks these signals in this thread and those it starts. With all threads blocked they stay
+/// pending, across an exec, too.
 pub(crate) fn hold() -> io::Result<()> {
     Ok(all().thread_block()?)
 }
 
-/// This thread takes them again.
+/// Unblocks them in this thread.
 pub(crate) fn release() -> io::Result<()> {
     Ok(all().thread_unblock()?)
 }
@@ -56,11 +56,11 @@ impl StopSignals {
         Ok(StopSignals { signals, worker })
     }
 
-    /// The name of the next one, and whether it is in a hurry.
+    /// The next signal's name, and whether it is urgent.
     pub(crate) async fn next(&mut self) -> (&'static str, bool) {
         let [(term, a), (int, b), (hup, c), (usr1, d)] = &mut self.signals;
         tokio::select! {
-            // A new start would forget those that end.
+            // A restart would forget workers that are ending.
             biased;
             _ = a.recv() => (term, true),
             _ = b.recv() => (int, true),
@@ -69,7 +69,7 @@ impl StopSignals {
         }
     }
 
-    /// Tells `stop` on the first signal, and a worker's `hurry` where the signal cannot wait.
+    /// Sets `stop` on the first signal, and a worker's `hurry` if the signal is urgent.
     pub(crate) async fn watch(mut self, stop: watch::Sender<bool>, hurry: watch::Sender<bool>) {
         if self.worker {
             return self.watch_worker(stop, hurry).await;
@@ -99,12 +99,12 @@ impl StopSignals {
     }
 }
 
-/// Has this worker take no more clients and finish what it has when its parent is gone, however that
-/// ended. The kernel forgets it when the process becomes another user: to be called after that.
+/// Makes this worker drain when its parent has ended for any reason. The kernel resets this when
+/// the process changes its user: to be called after that.
 pub(crate) fn end_with_parent(parent: Option<Pid>) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::HUP))
         .context("cannot be told when the parent ends")?;
-    // It may have gone before. An earlier release told no id but 1, which is never adopted from.
+    // It may have ended before. An earlier release always passed 1, which is ignored.
     let is_known = parent.is_some_and(|parent| !parent.is_init());
     if is_known && getppid() != parent {
         bail!("the parent of this worker ended while it started");

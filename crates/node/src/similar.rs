@@ -1,6 +1,6 @@
-//! "Did you mean": the nearest of a few known words to one that was mistyped.
+//! "Did you mean": the known word nearest to a mistyped one.
 
-/// ` (did you mean X?)`, or nothing where no known word is near.
+/// ` (did you mean X?)`, or nothing if no known word is near.
 pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let limit = (word.chars().count() / 3).clamp(1, 4);
     known
@@ -12,7 +12,7 @@ pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a s
         .unwrap_or_default()
 }
 
-/// Letters to insert, delete or change to turn one word into the other.
+/// Edit distance: letters to insert, delete or change.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

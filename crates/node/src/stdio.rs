@@ -1,8 +1,8 @@
-//! Standard streams of programs that are started by Swift's names: whoever started one waits until
-//! its output is closed, so nothing may hold it once the program is ready. And the few words a
-//! worker and its supervisor say to each other.
+//! Standard streams of programs started by Swift's names: the starting process waits until the
+//! output is closed, so nothing may keep it open once the program is ready. And the messages from a
+//! worker to its supervisor.
 //!
-//! A worker's standard input is a socket through which come those it serves (`SCM_RIGHTS`), and its
+//! A worker's standard input is a socket that passes its listening sockets (`SCM_RIGHTS`), and its
 //! standard output a pipe to the supervisor.
 
 use std::fs::File;
@@ -19,18 +19,18 @@ use rustix::net::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-/// A worker's words.
+/// Messages of a worker.
 pub(crate) const READY: &str = "ready";
 pub(crate) const DRAINS: &str = "drains";
 
-/// Sockets in one message; the kernel takes 253.
-const AT_ONCE: usize = 128;
+/// Sockets per message; the kernel's limit is 253.
+const SOCKETS_PER_MESSAGE_MAX: usize = 128;
 
 fn null() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/null")
 }
 
-/// Lets go of the streams. `verbose`: all but standard error, where the log goes.
+/// Closes the streams; with `verbose` all except standard error, which has the log.
 pub(crate) fn close(verbose: bool) {
     let closed = null().and_then(|null| {
         dup2_stdin(&null)?;
@@ -45,13 +45,14 @@ pub(crate) fn close(verbose: bool) {
     }
 }
 
-/// What a process takes as its standard input to have these sockets, too.
+/// Standard input for a child process that passes these sockets.
 pub(crate) fn hand_down(listeners: &[TcpListener]) -> io::Result<OwnedFd> {
     let (near, far) = UnixStream::pair()?;
-    // All of it must fit into the socket's buffer: nobody reads yet.
+    // It must fit into the socket's buffer, as nobody reads yet.
     near.set_nonblocking(true)?;
-    for some in listeners.chunks(AT_ONCE) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    for some in listeners.chunks(SOCKETS_PER_MESSAGE_MAX) {
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let sockets: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
         control.push(SendAncillaryMessage::ScmRights(&sockets));
@@ -65,13 +66,14 @@ pub(crate) fn hand_down(listeners: &[TcpListener]) -> io::Result<OwnedFd> {
     Ok(far.into())
 }
 
-/// The sockets that come through standard input, which is then empty.
+/// Receives the sockets from standard input, which is then empty.
 pub(crate) fn take_listeners() -> Result<Vec<TcpListener>> {
     let taken = || -> io::Result<Vec<TcpListener>> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         let mut listeners = Vec::new();
         loop {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE_MAX))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut byte = [0];
             let mut bytes = [IoSliceMut::new(&mut byte)];
@@ -95,22 +97,22 @@ pub(crate) fn take_listeners() -> Result<Vec<TcpListener>> {
     taken().context("standard input brings no listening sockets")
 }
 
-fn say(word: &str) {
-    // A supervisor that is gone needs no telling.
+fn send_message(word: &str) {
+    // The supervisor may be gone.
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{word}");
     let _ = out.flush();
 }
 
-/// Tells the supervisor that clients are let in.
+/// Notifies the supervisor that clients are accepted.
 pub(crate) fn worker_is_ready(verbose: bool) {
     if !verbose {
         let _ = null().and_then(|null| Ok(dup2_stderr(&null)?));
     }
-    say(READY);
+    send_message(READY);
 }
 
-/// Tells the supervisor that no more clients are let in.
+/// Notifies the supervisor that no more clients are accepted.
 pub(crate) fn worker_drains() {
-    say(DRAINS);
+    send_message(DRAINS);
 }

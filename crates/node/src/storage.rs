@@ -1,4 +1,4 @@
-//! Disks and databases as servers and daemons of this process share them.
+//! Disks and databases shared by the servers and daemons of this process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::role::{DaemonKind, Role};
 use crate::settings::Place;
 use crate::upkeep::Maintained;
 
-/// Disks and databases, one of each per folder of devices: servers of several roles share them.
+/// Disks and databases, one of each per folder of devices, shared by servers of several roles.
 pub(crate) struct Storage {
     folders: BTreeMap<PathBuf, Folder>,
     modules: EngineModules,
@@ -29,23 +29,23 @@ struct Folder {
     options: SharedOptions,
     devices: Option<Arc<Devices>>,
     pool: Option<Arc<IndexPool>>,
-    /// All that were made over these devices, by their modules' engines.
+    /// All engines over these devices, by name.
     engines: BTreeMap<&'static str, Vec<Arc<dyn Engine>>>,
     shared: SharedState,
 }
 
-/// Options about a folder of devices that hold for all sections of a process, since they share what
-/// the options are about.
+/// Options about a folder of devices that must agree between all sections of a process, as they
+/// share the devices.
 #[derive(Default)]
 struct SharedOptions {
     mount_check: Shared<bool>,
-    /// The reserve of object devices; databases keep to their own section's.
+    /// The reserve of object devices; databases use their own section's.
     fallocate_reserve: Shared<FallocateReserve>,
     disable_fallocate: Shared<bool>,
     exclusive_databases: Shared<bool>,
 }
 
-/// An option as the first section has it, and the conf files that are known to agree.
+/// An option's first value, and the conf files that agree with it.
 struct Shared<T> {
     first: Option<Given<T>>,
     files: BTreeSet<String>,
@@ -53,7 +53,7 @@ struct Shared<T> {
 
 struct Given<T> {
     value: T,
-    /// The value as it is written, with file and section.
+    /// The value as written, with file and section.
     text: String,
 }
 
@@ -67,8 +67,8 @@ impl<T> Default for Shared<T> {
 }
 
 impl<T: Copy + PartialEq> Shared<T> {
-    /// Takes the value that a section has, its default where it gives none. In one conf a section
-    /// that gives none follows those before it.
+    /// Adds a section's value, or its default. A section without the option follows earlier ones of
+    /// the same conf.
     fn take(&mut self, name: &str, value: T, place: &Place, section: &Section) -> Result<()> {
         let written = section.get(name);
         let is_known = !self.files.insert(section.file().to_owned());
@@ -104,7 +104,7 @@ pub(crate) enum Uses {
 }
 
 impl Uses {
-    /// `None`: of a server without devices.
+    /// `None` for a server without devices.
     pub(crate) fn of_server(role: Role) -> Option<Uses> {
         match role {
             Role::Proxy => None,
@@ -113,7 +113,7 @@ impl Uses {
         }
     }
 
-    /// `None`: of a daemon that reaches devices by requests alone.
+    /// `None` for a daemon that uses requests only.
     pub(crate) fn of_daemon(kind: DaemonKind) -> Option<Uses> {
         match kind {
             DaemonKind::ContainerReconciler | DaemonKind::ObjectExpirer => None,
@@ -123,7 +123,7 @@ impl Uses {
 }
 
 impl Storage {
-    /// `unsafe_no_fsync`: writes are answered before they are on disk.
+    /// With `unsafe_no_fsync` writes are acknowledged before they are durable.
     pub(crate) fn new(modules: EngineModules, unsafe_no_fsync: bool) -> Storage {
         Storage {
             folders: BTreeMap::new(),
@@ -132,8 +132,8 @@ impl Storage {
         }
     }
 
-    /// Takes the options of a section about its folder of devices. To be called for all sections of
-    /// a process before the first of them gets its disks or databases.
+    /// Adds a section's options about its folder of devices. To be called for all sections of a
+    /// process before the first of them gets its disks or databases.
     ///
     /// # Errors
     /// Another section has another value for the same devices.
@@ -189,8 +189,8 @@ impl Storage {
         Ok(devices.get_or_insert_with(make).clone())
     }
 
-    /// The engine of each policy of a cluster, over the disks of a folder of devices, with the
-    /// options of this section.
+    /// The engine of each policy of a cluster, over a folder of devices, with this section's
+    /// options.
     pub(crate) fn engines(
         &mut self,
         place: &Place,
@@ -208,8 +208,8 @@ impl Storage {
         Ok(engines)
     }
 
-    /// Devices with the engines that maintain them: of each kind one, as all of a kind share what
-    /// they have.
+    /// Devices with the engines that maintain them: one of each kind, which shares its state with
+    /// the others.
     pub(crate) fn maintained(&self) -> Maintained {
         let mut maintained = Maintained::new();
         for folder in self.folders.values() {
@@ -223,7 +223,7 @@ impl Storage {
         maintained
     }
 
-    /// Those that there are so far.
+    /// All disks so far.
     pub(crate) fn all_devices(&self) -> Vec<Arc<Devices>> {
         let folders = self.folders.values();
         folders
@@ -240,14 +240,14 @@ impl Storage {
             let mut config = IndexConfig::new(&place.devices);
             config.exclusive = options.exclusive_databases.or(config.exclusive);
             config.unsafe_no_sync = unsafe_no_fsync;
-            // A device without room set aside has none to give up.
+            // A device may have no reserve.
             config.make_room = Arc::new(|device| drop(cairn_disk::room::spend(device)));
             IndexPool::new(config)
         };
         Ok(pool.get_or_insert_with(make).clone())
     }
 
-    /// Finishes what was begun, and joins the threads. Blocks.
+    /// Completes started work, and joins the threads. Blocks.
     pub(crate) fn close(self) {
         for folder in self.folders.into_values() {
             if let Some(pool) = folder.pool {
@@ -324,7 +324,7 @@ mod tests {
             refused.contains("mount_check = <default> in silent.conf"),
             "{refused}"
         );
-        // By another way to the same folder.
+        // The same folder by another path.
         let link = root.path().join("link");
         std::os::unix::fs::symlink(root.path(), &link).unwrap();
         let linked = section("linked.conf", link.to_str().unwrap(), &[]);

@@ -1,19 +1,20 @@
-//! A server under Swift's own name: a parent that keeps the port, and a worker that serves it.
+//! A server under Swift's own name: a parent process that keeps the port, and a worker that serves
+//! it.
 //!
-//! The parent is the process whose id Swift's tools write down, and it behaves as they expect.
-//! SIGTERM ends both at once. SIGHUP ends the parent; the worker takes no more clients and
-//! finishes what it has; so it does, too, when the parent is killed. SIGUSR1 changes the program in place: the parent starts itself anew in
-//! the same process, a new worker takes over the socket, which stays open all the while, and the
-//! old worker finishes what it has. A worker that dies is replaced. Service managers are told of all
-//! that (`notify.rs`).
+//! The parent's id is in the pid files of Swift's tools, and it behaves as they expect. SIGTERM
+//! ends both at once. SIGHUP ends the parent; the worker drains and finishes its requests; so it
+//! does, too, when the parent is killed. SIGUSR1 restarts the program in place: the parent executes
+//! itself in the same process, a new worker takes over the socket, which stays open throughout, and
+//! the old worker finishes its requests. A worker that dies is replaced. Service managers are
+//! notified of all that (`notify.rs`).
 //!
-//! Both run as the conf's `user` once the ports are bound, and a new start can do no more than that
-//! user: what would keep it from coming up is found out before the old one is given up.
+//! Both run as the conf's `user` once the ports are bound, and a restart has no more privileges
+//! than that user: errors that would prevent it are found before the old program is replaced.
 //!
-//! Between the two: the worker's sockets come through its standard input, and its standard output is
-//! a pipe (`stdio.rs`). A parent that starts itself anew finds the sockets on its standard input and
-//! the old workers' ids in the environment. With `servers_per_port` it does so by itself when the
-//! rings name other ports.
+//! Protocol between the two: the worker's sockets are passed through its standard input, and its
+//! standard output is a pipe (`stdio.rs`). A parent that restarts finds the sockets on its standard
+//! input and the old workers' ids in the environment. With `servers_per_port` it restarts by itself
+//! when the rings have other ports.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -41,25 +42,25 @@ use crate::signals::{self, StopSignals};
 use crate::stdio;
 use crate::syslog::SyslogOptions;
 
-/// Set for a worker: the parent's process id.
+/// Environment variable of a worker: the parent's process id.
 const WORKER: &str = "CAIRN_WORKER";
-/// Set for a parent that started itself anew: the ids of its earlier workers, comma between them.
+/// Environment variable of a restarted parent: the ids of its earlier workers, separated by commas.
 const OLD_WORKERS: &str = "CAIRN_OLD_WORKERS";
-/// A port in use is tried again for so long at least, as Swift does.
-const BIND_PATIENCE: Duration = Duration::from_secs(30);
-/// For a worker to end when it was told to end at once, and to say that it takes no more clients.
-const END_PATIENCE: Duration = Duration::from_secs(5);
-/// A worker that died is not replaced sooner than this after its start.
-const RESPAWN_GAP: Duration = Duration::from_secs(1);
+/// Minimum time for which a port in use is retried, as in Swift.
+const BIND_TIMEOUT_MIN: Duration = Duration::from_secs(30);
+/// Timeout of a worker's shutdown, and of its message that it drains.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Minimum interval between a worker's start and its replacement after it died.
+const RESPAWN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the program was called.
+/// Arguments of the program.
 #[derive(Debug)]
 pub struct Called {
     pub role: Role,
     pub conf: PathBuf,
-    /// The log stays on standard error.
+    /// Keeps the log on standard error.
     pub verbose: bool,
-    /// All of it, for the worker and for a new start.
+    /// All arguments, for the worker and for a restart.
     pub arguments: Vec<OsString>,
 }
 
@@ -73,8 +74,8 @@ pub fn run(called: Called) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot listen for signals")?;
-    // First of all: a signal that nobody listens for would end this process and leave its workers to
-    // themselves. What came during a new start has waited for this. swift-init waits, too.
+    // First of all: a signal without a handler would end this process and abandon its workers.
+    // Signals during a restart have been pending; swift-init waits, too.
     let signals = {
         let _inside = runtime.enter();
         StopSignals::new(true).context("cannot listen for signals")?
@@ -83,7 +84,7 @@ pub fn run(called: Called) -> Result<()> {
     let server = load(&called)?;
     let (conf, settings) = &server;
     logging::start(&log_options(&called, conf)?, settings.log_level)?;
-    // A session of its own: a terminal that goes, and signals to a group, concern nobody else.
+    // A session of its own, independent of the terminal and of signals to the group.
     let _ = rustix::process::setsid();
     let lock = serve::lock_of(conf, settings)
         .map(|(folder, role)| FolderLock::devices(&folder, &role))
@@ -109,7 +110,7 @@ pub fn run(called: Called) -> Result<()> {
         old_workers: old_workers.unwrap_or_default(),
         current: None,
         respawn_at: Instant::now(),
-        told: None,
+        message_sender: None,
     };
     let ended = runtime.block_on(parent.supervise(signals));
     drop(lock);
@@ -158,10 +159,10 @@ fn work(called: &Called, parent: Option<Pid>) -> Result<()> {
     serve::run(confs, options)
 }
 
-/// The sockets that were handed down, where they are still the conf's, or new ones.
+/// The inherited sockets, if they are still the conf's, or new ones.
 fn listeners((conf, settings): &Server, inherited: Vec<TcpListener>) -> Result<Vec<TcpListener>> {
     let patient = ServerSettings {
-        bind_timeout: settings.bind_timeout.max(BIND_PATIENCE),
+        bind_timeout: settings.bind_timeout.max(BIND_TIMEOUT_MIN),
         ..settings.clone()
     };
     ring_ports::listen_on_all(conf, &patient, inherited)
@@ -173,24 +174,24 @@ fn pids(text: &str) -> Vec<Pid> {
         .collect()
 }
 
-/// What a worker says, and whose worker it is.
-type Word = (Pid, String);
+/// A message from a worker, with its id.
+type WorkerMessage = (Pid, String);
 
 struct Parent {
     called: Called,
     program: PathBuf,
     listeners: Vec<TcpListener>,
-    /// Where they follow the rings.
+    /// Set if the ports follow the rings.
     ring_ports: Option<RingPorts>,
-    /// They finish what they have; ended ones are taken off.
+    /// Draining workers; removed when ended.
     old_workers: Vec<Pid>,
     current: Option<Current>,
-    /// When a missing worker may be replaced.
+    /// Earliest time to replace a missing worker.
     respawn_at: Instant,
-    told: Option<mpsc::UnboundedSender<Word>>,
+    message_sender: Option<mpsc::UnboundedSender<WorkerMessage>>,
 }
 
-/// Comes back when the rings are to be looked at again.
+/// Returns when the rings must be checked.
 async fn until_look(ring_ports: Option<&RingPorts>) {
     match ring_ports {
         Some(ports) => tokio::time::sleep(ports.check_interval()).await,
@@ -206,8 +207,8 @@ struct Current {
 impl Parent {
     async fn supervise(&mut self, mut signals: StopSignals) -> Result<()> {
         let mut children = signal(SignalKind::child()).context("cannot listen for signals")?;
-        let (told, mut words) = mpsc::unbounded_channel();
-        self.told = Some(told);
+        let (message_sender, mut messages) = mpsc::unbounded_channel();
+        self.message_sender = Some(message_sender);
         self.start_worker()?;
         let mut is_first = true;
         loop {
@@ -216,20 +217,20 @@ impl Parent {
                     info!(signal = name, "signal received");
                     match name {
                         "SIGUSR1" => self.start_anew(),
-                        _ => notify::tell(notify::STOPPING),
+                        _ => notify::send_state(notify::STOPPING),
                     }
                     match name {
                         "SIGUSR1" => {}
                         _ if in_a_hurry => return self.end_at_once(&mut children).await,
-                        _ => return self.let_go(&mut words, &mut children).await,
+                        _ => return self.drain_workers(&mut messages, &mut children).await,
                     }
                 }
-                Some((pid, word)) = words.recv() => {
+                Some((pid, word)) = messages.recv() => {
                     if word == stdio::READY && self.is_current(pid) {
                         self.retire_old_workers();
                         if is_first {
                             is_first = false;
-                            notify::tell(notify::READY);
+                            notify::send_state(notify::READY);
                             stdio::close(self.called.verbose);
                         }
                     }
@@ -241,7 +242,8 @@ impl Parent {
         }
     }
 
-    /// Other ports in the rings: a new start opens and closes them, and refuses nobody on others.
+    /// Restarts if the rings' ports changed: that opens and closes ports without refusing clients
+    /// on others.
     fn follow_rings(&mut self) {
         let Some(ring_ports) = &mut self.ring_ports else {
             return;
@@ -291,22 +293,23 @@ impl Parent {
     fn replace_worker(&mut self) {
         if let Err(error) = self.start_worker() {
             error!(error = format!("{error:#}"), "no worker could be started");
-            self.respawn_at = Instant::now() + RESPAWN_GAP;
+            self.respawn_at = Instant::now() + RESPAWN_INTERVAL;
         }
     }
 
-    /// Passes on what a worker says, from a thread that ends with it.
+    /// Forwards a worker's messages, on a thread that ends with it.
     fn listen_to(&self, pid: Pid, mut child: Child) {
-        let (Some(said), Some(told)) = (child.stdout.take(), self.told.clone()) else {
+        let (Some(said), Some(message_sender)) = (child.stdout.take(), self.message_sender.clone())
+        else {
             return;
         };
         std::thread::spawn(move || {
-            // They are for the thread that can have them wait.
+            // Only the main thread may receive signals.
             if let Err(error) = signals::hold() {
                 warn!(%error, "a signal during a new start may be lost");
             }
             for word in BufReader::new(said).lines().map_while(|line| line.ok()) {
-                if told.send((pid, word)).is_err() {
+                if message_sender.send((pid, word)).is_err() {
                     break;
                 }
             }
@@ -315,12 +318,12 @@ impl Parent {
 
     fn retire_old_workers(&self) {
         for pid in &self.old_workers {
-            // Ended already: then there is nobody to tell.
+            // It may have ended already.
             let _ = kill_process(*pid, Signal::USR1);
         }
     }
 
-    /// Takes note of workers that ended. The first one's end before it was ready is ours.
+    /// Handles ended workers. An error if the first one ended before it was ready.
     fn reap(&mut self, is_first: bool) -> Result<()> {
         while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
             self.old_workers.retain(|old| *old != pid);
@@ -328,7 +331,7 @@ impl Parent {
                 continue;
             };
             if is_first && self.old_workers.is_empty() {
-                // Its own words on standard error tell why.
+                // Its messages on standard error have the reason.
                 bail!("the server did not start");
             }
             let status = status.exit_status();
@@ -337,12 +340,12 @@ impl Parent {
                 ?status,
                 "a worker ended; another takes its place"
             );
-            self.respawn_at = ended.started + RESPAWN_GAP;
+            self.respawn_at = ended.started + RESPAWN_INTERVAL;
         }
         Ok(())
     }
 
-    /// Comes back when a worker is missing and may be started.
+    /// Returns when a worker is missing and may be started.
     async fn until_respawn(&self) {
         if self.current.is_some() {
             return std::future::pending().await;
@@ -350,7 +353,7 @@ impl Parent {
         tokio::time::sleep_until(self.respawn_at.into()).await;
     }
 
-    /// Every worker there may be.
+    /// All workers, including draining ones.
     fn workers(&self) -> Vec<Pid> {
         let mut all = self.old_workers.clone();
         all.extend(self.current.as_ref().map(|c| c.pid));
@@ -361,7 +364,7 @@ impl Parent {
         for pid in self.workers() {
             let _ = kill_process(pid, Signal::TERM);
         }
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         loop {
             self.forget_ended();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -371,7 +374,7 @@ impl Parent {
             if left.is_zero() {
                 break;
             }
-            // Signals may have been one: look again after a moment in any case.
+            // One signal may stand for several: check again soon in any case.
             let moment = left.min(Duration::from_millis(100));
             let _ = tokio::time::timeout(moment, children.recv()).await;
         }
@@ -385,7 +388,7 @@ impl Parent {
         Ok(())
     }
 
-    /// Takes workers that ended off the list.
+    /// Removes ended workers from the list.
     fn forget_ended(&mut self) {
         while let Ok(Some((pid, _))) = waitpid(None, WaitOptions::NOHANG) {
             self.old_workers.retain(|old| *old != pid);
@@ -393,21 +396,20 @@ impl Parent {
         }
     }
 
-    /// Lets workers finish on their own, once the port is free: the worker says so, or has ended
-    /// before it could.
-    async fn let_go(
+    /// Drains the workers, and returns once the port is free: the worker has said so, or has ended.
+    async fn drain_workers(
         &mut self,
-        words: &mut mpsc::UnboundedReceiver<Word>,
+        messages: &mut mpsc::UnboundedReceiver<WorkerMessage>,
         children: &mut tokio::signal::unix::Signal,
     ) -> Result<()> {
         for pid in self.workers() {
             let _ = kill_process(pid, Signal::HUP);
         }
-        let deadline = tokio::time::sleep(END_PATIENCE);
+        let deadline = tokio::time::sleep(END_TIMEOUT);
         let mut deadline = std::pin::pin!(deadline);
         while let Some(current) = self.current.as_ref().map(|c| c.pid) {
             tokio::select! {
-                Some((pid, word)) = words.recv() => {
+                Some((pid, word)) = messages.recv() => {
                     if pid == current && word == stdio::DRAINS {
                         break;
                     }
@@ -419,7 +421,7 @@ impl Parent {
         Ok(())
     }
 
-    /// Becomes a new start of the program, unless the conf would not let it come up.
+    /// Restarts the program, unless its conf is invalid.
     fn start_anew(&mut self) {
         if let Err(error) = self.try_start_anew() {
             error!(
@@ -439,7 +441,7 @@ impl Parent {
             bind_timeout: Duration::ZERO,
             ..settings
         };
-        // A port that cannot be bound is known now, while there is a server to go on with.
+        // Binds ports while the server still runs, so that a failure does not end it.
         let listeners = ring_ports::listen_on_all(&conf, &impatient, open)?;
         let sockets = stdio::hand_down(&listeners).context("cannot share the port")?;
         let old: Vec<String> = self
@@ -447,8 +449,8 @@ impl Parent {
             .iter()
             .map(|pid| pid.as_raw_nonzero().to_string())
             .collect();
-        notify::tell(notify::RELOADING);
-        // Whatever comes before the new start listens waits until it does.
+        notify::send_state(notify::RELOADING);
+        // Signals stay pending until the restarted program listens.
         signals::hold().context("cannot have signals wait")?;
         let error = self
             .command()
@@ -458,7 +460,7 @@ impl Parent {
         if let Err(error) = signals::release() {
             error!(%error, "signals no longer reach this process");
         }
-        notify::tell(notify::READY);
+        notify::send_state(notify::READY);
         Err(error).with_context(|| format!("cannot start {}", self.program.display()))
     }
 }

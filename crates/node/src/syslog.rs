@@ -1,6 +1,6 @@
-//! The log as Swift's programs keep it: datagrams to the local syslog (RFC 3164), to the socket
-//! that `log_address` names, or to `log_udp_host`. A message that cannot be sent at once is lost;
-//! no request waits for a log.
+//! The log in the way of Swift's programs: datagrams to the local syslog (RFC 3164), to the socket
+//! `log_address`, or to `log_udp_host`. A message that cannot be sent at once is lost; no request
+//! waits for a log.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The target of access lines, one for each request.
+/// Target of access-log lines, one per request.
 pub(crate) const ACCESS: &str = "access";
 
-/// Facilities by the names that `log_facility` has for them, and their numbers.
+/// Facilities by their names in `log_facility`, and their numbers.
 const FACILITIES: [(&str, u8); 20] = [
     ("LOG_KERN", 0),
     ("LOG_USER", 1),
@@ -40,8 +40,8 @@ const FACILITIES: [(&str, u8); 20] = [
     ("LOG_LOCAL6", 22),
     ("LOG_LOCAL7", 23),
 ];
-/// Longer messages are cut: a datagram has its limits.
-const MESSAGE_MAX: usize = 32 * 1024;
+/// Maximum message in bytes; longer ones are truncated to fit a datagram.
+const MESSAGE_MAX_BYTES: usize = 32 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Address {
@@ -49,7 +49,7 @@ enum Address {
     Udp(SocketAddr),
 }
 
-/// Where messages go, and as whose.
+/// Destination, facility and name of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyslogOptions {
     address: Address,
@@ -58,19 +58,20 @@ pub struct SyslogOptions {
 }
 
 impl SyslogOptions {
-    /// `log_address` (/dev/log), `log_udp_host`, `log_udp_port` (514), `log_facility`
+    /// Reads `log_address` (/dev/log), `log_udp_host`, `log_udp_port` (514), `log_facility`
     /// (LOG_LOCAL0) and `log_name` (the program's) of a section.
     pub fn read(section: &Section, program: &str) -> Result<SyslogOptions> {
         SyslogOptions::read_prefixed(section, "", program)
     }
 
-    /// The access log's: `access_log_address` and so on, each in place of `log_address` and so on.
+    /// The access log's options: `access_log_address` and so on, each overriding `log_address` and
+    /// so on.
     pub fn read_access(section: &Section, program: &str) -> Result<SyslogOptions> {
         SyslogOptions::read_prefixed(section, "access_", program)
     }
 
     fn read_prefixed(section: &Section, prefix: &str, program: &str) -> Result<SyslogOptions> {
-        // The option that is there: the prefixed one before the plain one.
+        // The prefixed option if present, else the plain one.
         let option = |plain: &str| {
             let own = format!("{prefix}{plain}");
             match section.get(&own) {
@@ -141,7 +142,7 @@ impl Socket {
     }
 }
 
-/// The log's writer: access lines go one way, all else the other.
+/// The log's writer, with separate senders for access lines and the rest.
 pub(crate) struct Syslog {
     all: Sender,
     access: Sender,
@@ -156,7 +157,7 @@ impl Syslog {
     }
 }
 
-/// One way to a syslog daemon.
+/// A sender to one syslog daemon.
 #[derive(Clone)]
 struct Sender {
     options: Arc<SyslogOptions>,
@@ -173,12 +174,12 @@ impl Sender {
 
     fn send(&self, severity: u8, text: &[u8]) {
         let text = text.trim_ascii_end();
-        let text = &text[..text.len().min(MESSAGE_MAX)];
+        let text = &text[..text.len().min(MESSAGE_MAX_BYTES)];
         let priority = self.options.facility * 8 + severity;
         let mut message = format!("<{priority}>{}: ", self.options.name).into_bytes();
         message.extend_from_slice(text);
         let mut socket = self.socket.lock();
-        // The daemon may have been restarted: its socket is another one then.
+        // A restarted daemon has a new socket: reconnects once.
         for _ in 0..2 {
             if socket.is_none() {
                 *socket = Socket::connect(&self.options.address).ok();
@@ -191,7 +192,7 @@ impl Sender {
     }
 }
 
-/// Takes one event.
+/// Writer of one event.
 pub(crate) struct Message {
     sender: Sender,
     severity: u8,
@@ -259,7 +260,7 @@ mod tests {
         let mut buffer = [0; 100];
         let length = here.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"<150>object-server: two words");
-        // Another daemon at the same place.
+        // Another daemon at the same path.
         drop(here);
         std::fs::remove_file(&path).unwrap();
         syslog.make_writer().write_all(b"lost\n").unwrap();

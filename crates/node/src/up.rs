@@ -1,8 +1,8 @@
-//! `cairn up`: an all-in-one store. The first start makes a data folder with a complete set of
-//! OpenStack Swift's files; every start serves what these files say.
+//! `cairn up`: an all-in-one store. The first start creates a data folder with a complete set of
+//! OpenStack Swift's files; every start serves according to these files.
 //!
-//! Devices, replicas and the partition power are fixed by the first start: other values would
-//! move partitions, and nothing here moves the data along.
+//! Devices, replicas and the partition power are fixed by the first start: other values would move
+//! partitions, and nothing here moves the data along.
 
 mod console;
 mod edit;
@@ -39,9 +39,9 @@ pub use user_sources::{USERS_VARIABLE, UserOption, read as read_users};
 pub use users::User;
 pub(crate) use welcome::reachable;
 
-/// The catalog's region where the conf names none.
+/// Default region of the catalog.
 const DEFAULT_REGION: &str = "RegionOne";
-/// Where clients are served unless told otherwise.
+/// Default address for clients.
 pub const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_SHAPE: Shape = Shape {
     devices: 4,
@@ -49,27 +49,27 @@ const DEFAULT_SHAPE: Shape = Shape {
     part_power: 10,
 };
 
-/// What the command line says. `None` and empty: what the folder says, or the default.
+/// Options of the command line. `None` and empty: the folder's value, or the default.
 #[derive(Clone, Debug, Default)]
 pub struct UpOptions {
     pub data: Option<PathBuf>,
-    /// Port 0: any free port, which is then written down.
+    /// Port 0 selects a free port, which is then stored.
     pub bind: Option<SocketAddr>,
     pub devices: Option<u32>,
     pub replicas: Option<u32>,
     pub part_power: Option<u32>,
-    /// All users; those of an earlier start are no longer users.
+    /// All users; those of an earlier start are removed.
     pub users: Vec<User>,
-    /// A key is among the arguments, which every local user may read.
+    /// Whether a key is among the arguments, which every local user can read.
     pub shows_keys: bool,
-    /// Answer writes before they are on disk.
+    /// Acknowledges writes before they are durable.
     pub unsafe_no_fsync: bool,
     pub log: LogOptions,
     pub pid_file: Option<PathBuf>,
     pub console: ConsoleChoice,
-    /// None: as at the start before.
+    /// None for the previous start's choice.
     pub tls: Option<TlsChoice>,
-    /// Names the console may be asked by, beside addresses and `localhost`.
+    /// Host names accepted by the console, beside addresses and `localhost`.
     pub console_hosts: Vec<String>,
     /// Local folders that the console's runs may use.
     pub allow_local: Vec<PathBuf>,
@@ -83,13 +83,13 @@ pub struct Store {
     pub bind: SocketAddr,
     pub users: Vec<User>,
     pub first_start: bool,
-    /// The region that the store's catalog names.
+    /// The store's TLS, if enabled.
     pub tls: Option<StoreTls>,
     pub region: String,
     _lock: FolderLock,
 }
 
-/// Makes the data folder, or brings its files up to the options; serves nothing.
+/// Creates the data folder, or updates its files by the options; serves nothing.
 pub fn write_configuration(options: &UpOptions) -> Result<Store> {
     let data = match &options.data {
         Some(data) => data.clone(),
@@ -108,7 +108,7 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
         }
         None => create(layout, lock, options).inspect_err(|_| {
             if is_new {
-                // Half a store; the error that is told says what to do.
+                // Removes an incomplete store; the returned error has the remedy.
                 let _ = fs::remove_dir_all(&made);
             }
         })?,
@@ -163,7 +163,7 @@ fn warn_of_keys(store: &Store, options: &UpOptions) {
     }
 }
 
-/// Refuses to let other machines in by the key that everybody knows.
+/// Refuses to serve other hosts with the well-known key.
 fn refuse_default_key_from_afar(
     bind: SocketAddr,
     console: ConsoleChoice,
@@ -201,7 +201,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
     }
     let shape = Shape {
         devices: options.devices.unwrap_or(DEFAULT_SHAPE.devices),
-        // A store of one or two devices is asked for by --devices alone.
+        // A store of one or two devices needs only --devices.
         replicas: options.replicas.unwrap_or_else(|| {
             DEFAULT_SHAPE
                 .replicas
@@ -270,7 +270,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
     })
 }
 
-/// A later start: the files stay, but for what the options say anew.
+/// A later start: keeps the files, except for changes by the options.
 fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) -> Result<Store> {
     for (option, given, made) in [
         ("--devices", options.devices, shape.devices),
@@ -359,7 +359,7 @@ fn check(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Port 0 becomes a port that is free now; any other must be free, before anything is written.
+/// Replaces port 0 by a free port; any other must be free, before anything is written.
 fn choose_port(bind: &mut SocketAddr) -> Result<()> {
     let free = TcpListener::bind(*bind).and_then(|listener| listener.local_addr());
     *bind = free.with_context(|| {
@@ -368,8 +368,8 @@ fn choose_port(bind: &mut SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Three neighbouring free ports of this machine, below those that outgoing connections take:
-/// they are written into the rings and must be free at every start.
+/// Three consecutive free ports below the ephemeral range: they are written into the rings and must
+/// be free at every start.
 fn backend_ports(taken: u16) -> Result<Ports> {
     for _ in 0..200 {
         let first = 10_000 + rand::random::<u16>() % 22_000;

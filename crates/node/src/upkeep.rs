@@ -1,5 +1,5 @@
-//! Upkeep of devices by engines that want it: opening and recovery when a device is there, then one
-//! step of maintenance after the other, as background work. A task a device and engine.
+//! Upkeep of devices by engines that require it: opening and recovery when a device appears, then
+//! repeated maintenance steps as background work. One task per device and engine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,18 +13,17 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-/// From one look for new devices, or for one that is not mounted, to the next.
+/// Interval of checks for new devices, and for one that is not mounted.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-/// After a step that failed.
+/// Delay after a failed step.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// The shortest rest of a device that has nothing to do: an engine that says less is no reason to
-/// keep a device busy.
+/// Minimum delay of a device without work, even if an engine asks for less.
 const REST_MIN: Duration = Duration::from_millis(10);
 
 /// Engines with the devices that they maintain.
 pub(crate) type Maintained = Vec<(Arc<Devices>, Arc<dyn Engine>)>;
 
-/// Starts the upkeep of all devices that are there, and of those that come, until `stop` turns true.
+/// Starts the upkeep of all current and future devices, until `stop` turns true.
 pub(crate) fn start(maintained: Maintained, tasks: &mut JoinSet<()>, stop: &watch::Receiver<bool>) {
     for (devices, engine) in maintained {
         let mut stop = stop.clone();
@@ -38,7 +37,8 @@ pub(crate) fn start(maintained: Maintained, tasks: &mut JoinSet<()>, stop: &watc
     }
 }
 
-/// Looks for devices for ever. Dropped, all upkeep of the folder ends after its step.
+/// Watches for devices for ever. When dropped, all upkeep of the folder ends after its current
+/// step.
 async fn watch_folder(devices: Arc<Devices>, engine: Arc<dyn Engine>) {
     let mut known = BTreeSet::new();
     let mut tasks = JoinSet::new();
@@ -80,7 +80,7 @@ async fn open(device: Arc<Device>, engine: &Arc<dyn Engine>) -> Result<Arc<Devic
     Ok(device)
 }
 
-/// Maintains a device until it is out of service: it is opened anew then.
+/// Maintains a device until it fails, upon which it is opened anew.
 async fn keep(device: &Device, engine: &Arc<dyn Engine>) -> DiskError {
     loop {
         let step = engine.clone();
@@ -121,7 +121,7 @@ mod tests {
         start(maintained, &mut tasks, &stop);
         let is_opened = || engine.devices() == ["d"];
         wait_until(is_opened).await;
-        // Metadata of long ago without content: maintenance alone sees to it.
+        // Old metadata without content, which only maintenance removes.
         let key = ObjectKey {
             policy: PolicyIndex(0),
             partition: 7,

@@ -1,14 +1,14 @@
-//! Access log of a storage server: one line for each request that came over a socket, in the form
-//! of OpenStack Swift's servers (`log_format`'s default there), when its answer begins:
+//! Access log of a storage server: one line per request received over a socket, when its response
+//! begins, in the format of OpenStack Swift's servers (their default `log_format`):
 //!
 //! ```text
 //! remote_addr - - [DD/Mon/YYYY:HH:MM:SS +0000] "method path" status content_length "referer"
 //! "transaction id" "user agent" seconds "-" pid policy_index
 //! ```
 //!
-//! It is written under the tracing target `access`, which a log shows without a prefix of its own.
-//! What is unknown or zero is `-`. What replicators ask is logged at the level debug. Calls from a
-//! proxy of the same process are not logged: the proxy's own line tells of them.
+//! Lines have the tracing target `access`, which a log prints without a prefix of its own. Unknown
+//! and zero values are `-`. Replicators' requests are logged at the level debug. Calls from a proxy
+//! of the same process are not logged here, but in the proxy's own line.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -21,7 +21,7 @@ use tracing::{Level, debug, info};
 
 const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
-/// Writes the line of every request that `server` answers.
+/// Service that logs every request answered by `server`.
 pub struct AccessLog {
     server: Handler,
     clock: Clock,
@@ -34,7 +34,7 @@ impl AccessLog {
 
     async fn logged(&self, request: Request, remote: std::net::SocketAddr) -> Response {
         let (parts, body) = request.into_parts();
-        let asked = Asked::of(&parts);
+        let asked = LoggedRequest::of(&parts);
         let started = self.clock.now().as_f64();
         let response = self.server.call(Request::from_parts(parts, body)).await;
         let ended = self.clock.now().as_f64();
@@ -58,7 +58,7 @@ impl Service for AccessLog {
 }
 
 /// The request's part of a line.
-struct Asked {
+struct LoggedRequest {
     method: String,
     path: String,
     referer: String,
@@ -68,13 +68,13 @@ struct Asked {
     is_background: bool,
 }
 
-impl Asked {
-    fn of(parts: &Parts) -> Asked {
+impl LoggedRequest {
+    fn of(parts: &Parts) -> LoggedRequest {
         let header = |name: &str| respond::header(&parts.headers, name).unwrap_or_default();
         let path = parts.uri.path();
         let method = parts.method.as_str();
         let is_replication = matches!(method, "REPLICATE" | "SSYNC");
-        Asked {
+        LoggedRequest {
             method: method.to_owned(),
             path: unquote(path).map_or_else(|_| path.to_owned(), |p| quote_path(&p)),
             referer: header("referer").to_owned(),
@@ -85,7 +85,8 @@ impl Asked {
         }
     }
 
-    /// `unix`: when it was answered; `took`: for how long it was worked on. In seconds.
+    /// The line; `unix` is the time of the response, `took` the duration of the request. In
+    /// seconds.
     fn line(&self, remote: &str, response: &Response, unix: f64, took: f64) -> String {
         let headers = response.headers();
         let told = respond::header(headers, "content-length").and_then(|l| l.parse().ok());
@@ -115,7 +116,7 @@ fn shown(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
 
-/// `24/Nov/2026:04:40:46`, out of HTTP's `Tue, 24 Nov 2026 04:40:46 GMT`.
+/// `24/Nov/2026:04:40:46`, from HTTP's `Tue, 24 Nov 2026 04:40:46 GMT`.
 fn moment(unix: f64) -> String {
     let since = Duration::try_from_secs_f64(unix).unwrap_or_default();
     let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since);
@@ -139,10 +140,10 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, _) = request.body(Body::empty()).unwrap().into_parts();
-        Asked::of(&parts).line("10.0.0.7", response, 1_795_495_246.5, 0.012_345)
+        LoggedRequest::of(&parts).line("10.0.0.7", response, 1_795_495_246.5, 0.012_345)
     }
 
-    /// Lines that OpenStack Swift's `get_log_line` writes for these requests.
+    /// Lines written by OpenStack Swift's `get_log_line` for these requests.
     #[test]
     fn lines_are_swifts() {
         let pid = std::process::id();

@@ -1,9 +1,8 @@
-//! The account server: account databases over HTTP, as proxies, container servers and updaters
-//! of OpenStack Swift ask for them.
+//! The account server: account databases over HTTP, with the backend protocol of OpenStack Swift's
+//! proxies, container servers and updaters.
 //!
 //! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>`; `PUT` of
-//! `…/<container>` is told by container servers, deletions too; `REPLICATE` by
-//! replicators.
+//! `…/<container>` comes from container servers, for deletions too; `REPLICATE` from replicators.
 
 mod delete;
 mod get;
@@ -23,16 +22,16 @@ use http::{HeaderMap, Method};
 
 use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
-use crate::index_server::{self, Answer, Place, drive_check, set};
+use crate::index_server::{self, Answer, RequestPath, drive_check, set};
 
-/// `account-server.conf`, as far as the server itself goes.
+/// Options of `account-server.conf` that concern the server itself.
 #[derive(Clone)]
 pub struct AccountServerConfig {
     pub hash_path: HashPath,
     pub policies: Arc<PolicySet>,
     pub constraints: Constraints,
     pub mount_check: bool,
-    /// Space that must stay free on a device for anything to be added to it.
+    /// Space that must stay free on a device; nothing is added below it.
     pub fallocate_reserve: Option<Reserve>,
     pub clock: Clock,
 }
@@ -56,13 +55,13 @@ pub struct AccountServer {
     pool: Arc<IndexPool>,
 }
 
-/// A request on its way through a verb.
-struct Asked {
-    place: Place,
+/// A request with its parsed path.
+struct AccountRequest {
+    target: RequestPath,
     parts: Parts,
 }
 
-impl Asked {
+impl AccountRequest {
     fn headers(&self) -> &HeaderMap {
         &self.parts.headers
     }
@@ -92,11 +91,11 @@ impl AccountServer {
             return Err(Refused::MethodNotAllowed);
         }
         let most = if method == Method::PUT { 4 } else { 3 };
-        let place = Place::of(parts.uri.path(), (3, most))?;
-        place.check_reserved(&self.config.constraints.auto_create_account_prefix)?;
-        let asked = Asked { place, parts };
+        let target = RequestPath::of(parts.uri.path(), (3, most))?;
+        target.check_reserved(&self.config.constraints.auto_create_account_prefix)?;
+        let asked = AccountRequest { target, parts };
         match method.as_str() {
-            "PUT" if asked.place.container.is_some() => self.put_container(asked).await,
+            "PUT" if asked.target.container.is_some() => self.put_container(asked).await,
             "PUT" => self.put(asked).await,
             "POST" => self.post(asked).await,
             "DELETE" => self.delete(asked).await,
@@ -106,31 +105,31 @@ impl AccountServer {
         }
     }
 
-    /// The database to read or delete in.
-    fn db(&self, place: &Place) -> AccountDb {
+    /// Handle of the database for reads and deletions.
+    fn db(&self, target: &RequestPath) -> AccountDb {
         self.pool
             .account(
                 &self.config.hash_path,
-                &place.device,
-                &place.partition,
-                &place.account,
+                &target.device,
+                &target.partition,
+                &target.account,
             )
             .checked(drive_check(self.config.mount_check, None))
     }
 
-    /// The database to add to: that needs free space.
-    fn db_to_fill(&self, place: &Place) -> AccountDb {
+    /// Handle of the database for additions, which need free space.
+    fn db_to_fill(&self, target: &RequestPath) -> AccountDb {
         let reserve = self.config.fallocate_reserve;
-        self.db(place)
+        self.db(target)
             .checked(drive_check(self.config.mount_check, reserve))
     }
 
-    fn new_metadata(&self, asked: &Asked) -> Result<Vec<(String, String)>, Refused> {
+    fn new_metadata(&self, asked: &AccountRequest) -> Result<Vec<(String, String)>, Refused> {
         index_server::metadata_of(asked.headers(), ServerKind::Account, &[])
     }
 }
 
-/// An account that is marked as deleted says so, until it is reclaimed.
+/// Headers that mark an account as deleted, until it is reclaimed.
 fn status_headers(info: &AccountInfo) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if info.is_status_deleted() {

@@ -1,10 +1,10 @@
-//! The container server: container databases over HTTP, as proxies, object servers and updaters
-//! of OpenStack Swift ask for them.
+//! The container server: container databases over HTTP, with the backend protocol of OpenStack
+//! Swift's proxies, object servers and updaters.
 //!
-//! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>/<container>`;
-//! `PUT` and `DELETE` of `…/<object>` are told by object servers, `UPDATE` by others with many
-//! rows at once, `REPLICATE` by replicators. Of a sharded container GET lists shard ranges to
-//! those who ask for them (`shards.rs`); the sharder itself is a daemon.
+//! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>/<container>`; `PUT`
+//! and `DELETE` of `…/<object>` come from object servers, `UPDATE` has many rows at once, and
+//! `REPLICATE` comes from replicators. GET of a sharded container lists shard ranges on request
+//! (`shards.rs`); the sharder itself is a daemon.
 
 mod delete;
 mod get;
@@ -29,26 +29,28 @@ use http::{HeaderMap, Method};
 
 use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
-use crate::index_server::{self, Answer, Place, drive_check, is_auto_created, is_yes, set, text};
+use crate::index_server::{
+    self, Answer, RequestPath, drive_check, is_auto_created, is_yes, set, text,
+};
 
 pub use cairn_formats::sync_realms::Realms as SyncRealms;
 
-/// `container-server.conf`, as far as the server itself goes.
+/// Options of `container-server.conf` that concern the server itself.
 #[derive(Clone, Debug)]
 pub struct ContainerServerConfig {
     pub hash_path: HashPath,
     pub policies: Arc<PolicySet>,
     pub constraints: Constraints,
     pub mount_check: bool,
-    /// Space that must stay free on a device for anything to be added to it.
+    /// Space that must stay free on a device; nothing is added below it.
     pub fallocate_reserve: Option<Reserve>,
-    /// How long an account server may take to answer.
+    /// Timeout of a request to an account server.
     pub node_timeout: Duration,
     pub conn_timeout: Duration,
-    /// Hosts that `X-Container-Sync-To` may name.
+    /// Hosts allowed in `X-Container-Sync-To`.
     pub allowed_sync_hosts: Vec<String>,
     pub sync_realms: SyncRealms,
-    /// Save `X-Versions-Location` too: the versioning of before the middleware.
+    /// Also stores `X-Versions-Location`, for versioning without the middleware.
     pub allow_versions: bool,
 }
 
@@ -76,19 +78,19 @@ pub struct ContainerServer {
     backends: Arc<Backends>,
 }
 
-/// A request on its way through a verb.
-struct Asked {
-    place: Place,
+/// A request with its parsed path.
+struct ContainerRequest {
+    target: RequestPath,
     parts: Parts,
 }
 
-impl Asked {
+impl ContainerRequest {
     fn headers(&self) -> &HeaderMap {
         &self.parts.headers
     }
 
     fn container(&self) -> &str {
-        self.place.container.as_deref().unwrap_or_default()
+        self.target.container.as_deref().unwrap_or_default()
     }
 }
 
@@ -129,10 +131,10 @@ impl ContainerServer {
         if !METHODS.contains(&method.as_str()) {
             return Err(Refused::MethodNotAllowed);
         }
-        let place = Place::of(parts.uri.path(), (4, most))?;
-        place.check_reserved(&self.config.constraints.auto_create_account_prefix)?;
-        let asked = Asked { place, parts };
-        let is_object = asked.place.object.is_some();
+        let target = RequestPath::of(parts.uri.path(), (4, most))?;
+        target.check_reserved(&self.config.constraints.auto_create_account_prefix)?;
+        let asked = ContainerRequest { target, parts };
+        let is_object = asked.target.object.is_some();
         match method.as_str() {
             "PUT" if is_object => self.put_object(asked).await,
             "PUT" => self.put(asked, body).await,
@@ -146,30 +148,35 @@ impl ContainerServer {
         }
     }
 
-    /// The database to read or delete in.
-    fn db(&self, place: &Place) -> ContainerDb {
-        let container = place.container.as_deref().unwrap_or_default();
+    /// Handle of the database for reads and deletions.
+    fn db(&self, target: &RequestPath) -> ContainerDb {
+        let container = target.container.as_deref().unwrap_or_default();
         self.pool
             .container(
                 &self.config.hash_path,
-                &place.device,
-                &place.partition,
-                &place.account,
+                &target.device,
+                &target.partition,
+                &target.account,
                 container,
             )
             .checked(drive_check(self.config.mount_check, None))
     }
 
-    /// The database to add to: that needs free space.
-    fn db_to_fill(&self, place: &Place) -> ContainerDb {
+    /// Handle of the database for additions, which need free space.
+    fn db_to_fill(&self, target: &RequestPath) -> ContainerDb {
         let reserve = self.config.fallocate_reserve;
-        self.db(place)
+        self.db(target)
             .checked(drive_check(self.config.mount_check, reserve))
     }
 
-    /// What a row makes, if its container is one that comes with its first row.
-    fn new_db_for_row(&self, asked: &Asked, time: Timestamp, policy: i64) -> Option<NewDb> {
-        let account = &asked.place.account;
+    /// The database to create for a row, if its container is auto-created.
+    fn new_db_for_row(
+        &self,
+        asked: &ContainerRequest,
+        time: Timestamp,
+        policy: i64,
+    ) -> Option<NewDb> {
+        let account = &asked.target.account;
         let makes = match text(asked.headers(), "x-backend-auto-create") {
             Some(word) if !word.is_empty() => cairn_http::params::is_true(word),
             _ => is_auto_created(account, &self.config.constraints) && !self.is_shard(account),
@@ -182,7 +189,7 @@ impl ContainerServer {
         })
     }
 
-    /// Shards are made by the sharder, never by a row.
+    /// Whether the account has shards, which the sharder creates, never a row.
     fn is_shard(&self, account: &str) -> bool {
         let prefix = &self.config.constraints.auto_create_account_prefix;
         account
@@ -209,14 +216,14 @@ impl ContainerServer {
         self.saved_headers().contains(&name) || is_sys_or_user_meta(ServerKind::Container, name)
     }
 
-    /// Metadata that the request sets, ready to be saved.
-    fn new_metadata(&self, asked: &Asked) -> Result<Vec<(String, String)>, Refused> {
+    /// Metadata in the request, in stored form.
+    fn new_metadata(&self, asked: &ContainerRequest) -> Result<Vec<(String, String)>, Refused> {
         index_server::metadata_of(asked.headers(), ServerKind::Container, self.saved_headers())
     }
 }
 
-/// Container sync finds the containers it is for by links beside the databases. A link that cannot
-/// be made now is made by the replicator.
+/// Updates the link by which container sync finds a synced container. If it fails now, the
+/// replicator retries.
 fn update_sync_store(broker: &ContainerBroker<'_>) {
     if let Err(error) = broker.update_sync_store() {
         let hash = broker.key().hash.hex();
@@ -224,7 +231,7 @@ fn update_sync_store(broker: &ContainerBroker<'_>) {
     }
 }
 
-/// Saves metadata; where to sync to having changed, container sync starts from the beginning.
+/// Stores metadata; a new sync target resets container sync to the beginning.
 fn save_metadata(
     broker: &ContainerBroker<'_>,
     metadata: &[(String, String)],
@@ -248,7 +255,7 @@ fn save_metadata(
     Ok(())
 }
 
-/// Facts about a container as headers; of a deleted one only what other servers need.
+/// A container's properties as headers; for a deleted one only those for other servers.
 fn info_headers(info: &ContainerInfo, is_deleted: bool) -> HeaderMap {
     let time = cairn_index::broker::timestamp;
     let mut headers = HeaderMap::new();
@@ -309,7 +316,7 @@ impl Service for ContainerServer {
     }
 }
 
-/// Wants the database left as it is found in time: no new put time.
+/// Whether the request must not change the put time.
 fn keeps_timestamp(headers: &HeaderMap) -> bool {
     is_yes(headers, "x-backend-no-timestamp-update")
 }

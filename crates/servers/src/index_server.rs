@@ -1,7 +1,8 @@
-//! What the account and the container server share: reading a backend request's path, headers
-//! and parameters, saved metadata, and answers.
+//! Common parts of the account and the container server: parsing a backend request's path, headers
+//! and parameters, stored metadata, and responses.
 //!
-//! `/<device>/<partition>/<account>[/<container>[/<object>]]`; times come in `X-Timestamp`.
+//! The path is `/<device>/<partition>/<account>[/<container>[/<object>]]`; times are in
+//! `X-Timestamp`.
 
 pub(crate) mod listing;
 pub(crate) mod replicate;
@@ -18,7 +19,7 @@ use status::Refused;
 
 pub(crate) type Answer = Result<Response, Refused>;
 
-/// What `read` makes of a body, off the event loop where it is long.
+/// Parses a body with `read`, off the event loop if it is long.
 pub(crate) async fn read_body<T: Send + 'static>(
     body: Body,
     bytes_max: u64,
@@ -30,9 +31,9 @@ pub(crate) async fn read_body<T: Send + 'static>(
     read.unwrap_or(Err(Refused::Index(IndexError::Closed)))
 }
 
-/// Where a request goes, and whose it is.
+/// Parsed path of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RequestPath {
     pub(crate) device: String,
     pub(crate) partition: String,
     pub(crate) account: String,
@@ -40,23 +41,24 @@ pub(crate) struct Place {
     pub(crate) object: Option<String>,
 }
 
-impl Place {
-    /// `segments`: how many there must be and may be, counting device and partition.
-    pub(crate) fn of(path: &str, segments: (usize, usize)) -> Result<Place, Refused> {
+impl RequestPath {
+    /// Parses a path; `segments` are the minimum and maximum number, including device and
+    /// partition.
+    pub(crate) fn of(path: &str, segments: (usize, usize)) -> Result<RequestPath, Refused> {
         let path = unquote(path).map_err(|_| Refused::PathNotUtf8)?;
         let invalid = || Refused::BadRequest(format!("Invalid path: {}", quote_path(&path)));
         let parts =
             split_path(&path, segments.0, segments.1, segments.1 == 5).ok_or_else(invalid)?;
         let mut parts = parts.into_iter().map(|part| part.map(str::to_owned));
         let mut next = || parts.next().flatten();
-        let place = Place {
+        let target = RequestPath {
             device: next().unwrap_or_default(),
             partition: next().unwrap_or_default(),
             account: next().ok_or_else(invalid)?,
             container: next(),
             object: next(),
         };
-        for (what, name) in [("device", &place.device), ("partition", &place.partition)] {
+        for (what, name) in [("device", &target.device), ("partition", &target.partition)] {
             if matches!(name.as_str(), "" | "." | "..") {
                 return Err(Refused::BadRequest(format!(
                     "Invalid {what}: {}",
@@ -64,14 +66,14 @@ impl Place {
                 )));
             }
         }
-        // What Python's `quote_plus` would change is no device's name.
-        if quote(&place.device) != place.device {
+        // A name that Python's `quote_plus` would change cannot be a device's.
+        if quote(&target.device) != target.device {
             return Err(Refused::NoDrive);
         }
-        Ok(place)
+        Ok(target)
     }
 
-    /// A NUL may only begin a name: it marks those that clients do not see.
+    /// Refuses a NUL except at the start of a name, where it marks a reserved name.
     pub(crate) fn check_reserved(&self, auto_create_prefix: &str) -> Result<(), Refused> {
         let check = |name: &str, what: &str| match name.rfind('\0') {
             Some(_) if !name.starts_with('\0') => Err(Refused::BadRequest(format!(
@@ -111,7 +113,7 @@ pub(crate) fn is_yes(headers: &HeaderMap, name: &str) -> bool {
     text(headers, name).is_some_and(is_true)
 }
 
-/// A header that the request makes no sense without.
+/// A mandatory header.
 pub(crate) fn required<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, Refused> {
     text(headers, name).ok_or_else(|| Refused::BadRequest(format!("Missing {name} header")))
 }
@@ -132,7 +134,7 @@ pub(crate) fn timestamp(headers: &HeaderMap) -> Result<Timestamp, Refused> {
     }
 }
 
-/// The policy that the request names, if it does.
+/// The storage policy in the request, if any.
 pub(crate) fn policy_index(
     headers: &HeaderMap,
     policies: &PolicySet,
@@ -155,7 +157,7 @@ pub(crate) fn policy_index(
     }
 }
 
-/// Metadata to save: names as they are stored, values.
+/// Metadata to store: names in stored form, and values.
 pub(crate) fn metadata_of(
     headers: &HeaderMap,
     kind: ServerKind,
@@ -176,7 +178,7 @@ pub(crate) fn metadata_of(
     Ok(metadata)
 }
 
-/// Metadata into a response: what is not removed, and of the kinds that clients may be told.
+/// Adds metadata to a response: items not removed, of the kinds visible to clients.
 pub(crate) fn add_metadata(
     headers: &mut HeaderMap,
     metadata: &Metadata,
@@ -193,12 +195,12 @@ pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: impl ToStr
     respond::set(headers, name, value.to_string());
 }
 
-/// An answer of a success: no body.
+/// A successful response without a body.
 pub(crate) fn done(status: StatusCode) -> Response {
     respond::standard(status)
 }
 
-/// The answer to OPTIONS, of a server with these methods.
+/// The response to OPTIONS of a server with these methods.
 pub(crate) fn options(allow: &'static str, server: &'static str) -> Response {
     let mut response = done(StatusCode::OK);
     set(response.headers_mut(), "Allow", allow);
@@ -206,7 +208,7 @@ pub(crate) fn options(allow: &'static str, server: &'static str) -> Response {
     response
 }
 
-/// An answer or a refusal as it is sent: to a HEAD without a body.
+/// Converts an answer to a response; a HEAD's has no body.
 pub(crate) fn response(answer: Answer, is_head: bool) -> Response {
     let mut response = answer.unwrap_or_else(Refused::into_response);
     if is_head {
@@ -215,7 +217,7 @@ pub(crate) fn response(answer: Answer, is_head: bool) -> Response {
     response
 }
 
-/// An answer of 204 to a HEAD, that says what a GET would be.
+/// The 204 response to a HEAD, with the content type that a GET would have.
 pub(crate) fn head(content_type: &str, headers: HeaderMap) -> Response {
     let mut response = respond::empty(StatusCode::NO_CONTENT);
     *response.headers_mut() = headers;
@@ -229,7 +231,7 @@ pub(crate) fn set_content_type(headers: &mut HeaderMap, content_type: &str) {
     }
 }
 
-/// What must hold of the device to read or delete, or to add to it.
+/// The device's condition: for reads and deletions, or with a reserve for additions.
 pub(crate) fn drive_check(mount_check: bool, reserve: Option<Reserve>) -> DriveCheck {
     DriveCheck {
         mount_check,
@@ -237,7 +239,7 @@ pub(crate) fn drive_check(mount_check: bool, reserve: Option<Reserve>) -> DriveC
     }
 }
 
-/// Accounts that are made when something is put into them.
+/// Whether the account is created by its first container.
 pub(crate) fn is_auto_created(account: &str, constraints: &Constraints) -> bool {
     account.starts_with(&constraints.auto_create_account_prefix)
 }
@@ -249,10 +251,15 @@ mod tests {
 
     #[test]
     fn paths() {
-        let place = Place::of("/sda/p/a%20b/c/o/p", (4, 5)).unwrap();
-        assert_eq!(place.account, "a b");
-        assert_eq!(place.object.as_deref(), Some("o/p"));
-        assert!(Place::of("/sda/p/a", (3, 4)).unwrap().container.is_none());
+        let target = RequestPath::of("/sda/p/a%20b/c/o/p", (4, 5)).unwrap();
+        assert_eq!(target.account, "a b");
+        assert_eq!(target.object.as_deref(), Some("o/p"));
+        assert!(
+            RequestPath::of("/sda/p/a", (3, 4))
+                .unwrap()
+                .container
+                .is_none()
+        );
         for (path, status) in [
             ("/sda/p", 400),
             ("/sda/p/a/c/d", 400),
@@ -261,7 +268,7 @@ mod tests {
             ("/s%20a/p/a", 507),
             ("/sda/p/%ff", 412),
         ] {
-            let refused = Place::of(path, (3, 4)).unwrap_err();
+            let refused = RequestPath::of(path, (3, 4)).unwrap_err();
             assert_eq!(refused.into_response().status(), status, "{path}");
         }
     }
@@ -291,7 +298,12 @@ mod tests {
 
     #[test]
     fn reserved_names() {
-        let check = |path: &str| Place::of(path, (3, 5)).unwrap().check_reserved(".").is_ok();
+        let check = |path: &str| {
+            RequestPath::of(path, (3, 5))
+                .unwrap()
+                .check_reserved(".")
+                .is_ok()
+        };
         assert!(check("/d/p/%00a/%00c/%00o"));
         assert!(check("/d/p/.a/c/%00o"));
         assert!(!check("/d/p/a%00"));

@@ -7,8 +7,8 @@
 //! SSYNC                     /<device>/<partition>
 //! ```
 //!
-//! Every disk operation is one closure on the device's threads. Writes go on to their end, with
-//! the container updates that belong to them, even where whoever asked has gone.
+//! Every disk operation is one closure on the device's threads. Writes are carried to their end,
+//! including their container updates, even if the client disconnects.
 
 mod body;
 mod config;
@@ -48,20 +48,20 @@ pub use config::ObjectServerConfig;
 use promises::Promises;
 use status::Refusal;
 
-/// Serves the objects of a node's devices.
+/// The object service of a node's devices.
 pub struct ObjectServer(Arc<Inner>);
 
 pub(crate) struct Inner {
     config: ObjectServerConfig,
     devices: Arc<Devices>,
     backends: Arc<Backends>,
-    /// By policy.
+    /// The engine of each policy.
     engines: Engines,
-    /// Conversations with replicators that may go on at once; `None`: any number.
-    replication_turns: Option<Semaphore>,
-    /// Of those, on each device: whoever waits here comes on in turn.
-    device_turns: Mutex<HashMap<String, Arc<Semaphore>>>,
-    /// The promises of conditional writes.
+    /// Limit of concurrent SSYNC sessions; `None` is unlimited.
+    replication_permits: Option<Semaphore>,
+    /// The limit per device, in FIFO order.
+    device_permits: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// Promises of conditional writes.
     promises: Arc<Promises>,
 }
 
@@ -73,11 +73,11 @@ impl ObjectServer {
         backends: Arc<Backends>,
     ) -> Arc<Self> {
         Arc::new(ObjectServer(Arc::new(Inner {
-            replication_turns: match config.replication_concurrency {
+            replication_permits: match config.replication_concurrency {
                 0 => None,
                 number => Some(Semaphore::new(number)),
             },
-            device_turns: Mutex::default(),
+            device_permits: Mutex::default(),
             promises: Arc::new(Promises::new(config.clock.now(), config.promise_grace)),
             engines,
             config,
@@ -94,7 +94,8 @@ impl Service for ObjectServer {
 }
 
 impl Inner {
-    /// Only GET is part of this future: it would have the size of the largest.
+    /// Dispatches a request. Only GET is part of this future, which has the size of its largest
+    /// part.
     async fn handle(self: &Arc<Self>, request: Request) -> Response {
         let (parts, body) = request.into_parts();
         if let Some(power) = next_part_power(&parts) {
@@ -103,8 +104,8 @@ impl Inner {
         self.dispatch(parts, body).await
     }
 
-    /// A write while the ring gets more partitions: what is written is linked into the partition
-    /// that it will be in. The relinker sees to what is not.
+    /// Handles a write while the ring's partitions double: afterwards the object is linked into its
+    /// next partition. Failures are left to the relinker.
     async fn handle_between(self: &Arc<Self>, power: u32, parts: Parts, body: Body) -> Response {
         let target = self.target(&parts).ok();
         let response = self.dispatch(parts, body).await;
@@ -147,7 +148,7 @@ impl Inner {
         result.unwrap_or_else(Refusal::into_response)
     }
 
-    /// The engine of a policy that this server has.
+    /// The engine of a policy, if it is configured.
     fn engine(&self, policy: PolicyIndex) -> Result<Arc<dyn Engine>, Refusal> {
         let engine = self.engines.of(policy).cloned();
         engine.ok_or_else(|| Refusal::Unavailable(format!("No policy with index {policy}")))
@@ -157,13 +158,13 @@ impl Inner {
         Ok(self.devices.get(name).map_err(DiskError::from)?)
     }
 
-    /// For daemons' requests, which clients' go before.
+    /// The device for daemons' requests, which yield to clients'.
     fn background_device(&self, name: &str) -> Result<Arc<Device>, Refusal> {
         Ok(self.device(name)?.background())
     }
 }
 
-/// What swift-recon asks to see what a server is.
+/// Response to OPTIONS, by which swift-recon identifies a server.
 fn options() -> Response {
     let mut response = respond::empty(StatusCode::OK);
     let allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, SSYNC";
@@ -173,14 +174,14 @@ fn options() -> Response {
     response
 }
 
-/// The power that the ring's partitions are about to have, of a write while they change.
+/// The ring's next part power, if the request is a write while it changes.
 fn next_part_power(parts: &Parts) -> Option<u32> {
     let writes = [Method::PUT, Method::POST, Method::DELETE].contains(&parts.method);
     let text = respond::header(&parts.headers, "x-backend-next-part-power")?;
     text.parse().ok().filter(|power| writes && *power <= 32)
 }
 
-/// Runs a write to its end, whether or not the caller still waits for it.
+/// Runs a write to its end, even if the caller stops waiting.
 fn to_the_end<F>(work: F) -> impl Future<Output = Result<Response, Refusal>> + Send
 where
     F: Future<Output = Result<Response, Refusal>> + Send + 'static,

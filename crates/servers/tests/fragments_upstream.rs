@@ -151,7 +151,7 @@ fn hashes(pickled: &[u8]) -> String {
     serde_json::to_string(&suffixes).unwrap()
 }
 
-/// What must be alike: status, the headers that servers go by, and the body of a success.
+/// Parts of a response to compare: status, backend headers, and the body of a success.
 fn comparable(asked: &Value, answer: &Value) -> Value {
     let mut answer = answer.clone();
     let status = answer["status"].as_u64().unwrap();

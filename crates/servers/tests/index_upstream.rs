@@ -96,7 +96,7 @@ async fn ask(server: &Handler, asked: &Value) -> Value {
     })
 }
 
-/// What must be alike: the status; of a success the body, and all headers but the times at which
+/// Parts of a response to compare: the status; of a success the body, and all headers but the times at which
 /// the two made their databases; of a refusal the headers that servers go by.
 fn comparable(answer: &Value) -> Value {
     let mut answer = answer.clone();

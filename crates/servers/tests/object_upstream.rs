@@ -110,7 +110,7 @@ async fn ask(server: &ObjectServer, asked: &Value) -> Value {
     })
 }
 
-/// What must be alike: status, the headers that servers go by, and the body of a success. A
+/// Parts of a response to compare: status, the headers that servers go by, and the body of a success. A
 /// multipart body is known by its length: boundaries differ.
 fn comparable(answer: &Value) -> Value {
     let mut answer = answer.clone();

@@ -1,4 +1,4 @@
-//! What must hold in the end, once everything works again and the daemons have gone round.
+//! Final checks, after faults have ended and the daemons have converged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,28 +13,28 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, Kind, hash_path};
 use crate::fragments;
-use crate::load::{ACCOUNT, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS, Trouble, look};
+use crate::load::{ACCOUNT, CONTAINER_MARK, CONTAINERS, TRANSIENT, Trouble, look};
 use crate::model::{
-    Change, Model, Name, ON_ITS_WAY, Seen, Write, allowed, by, is_certain, may_be_hearsay,
+    Change, IN_FLIGHT_MAX_TICKS, Model, Name, Seen, Write, allowed, by, is_certain, may_be_hearsay,
 };
 use crate::policies::{FRAGMENTS_INDEX, policy_of};
 use crate::replicas;
 use crate::shared::NODES;
 
-/// What one replica lists, and the objects and bytes it says it has.
+/// One replica's listing, and its totals of objects and bytes.
 struct Listing {
     entries: Vec<Value>,
     counted: [Option<u64>; 2],
-    /// Of a container.
+    /// The mark of a container.
     mark: Option<String>,
 }
 
-/// The hash of an object's name begins the name of the folder it is quarantined in.
+/// Characters of a quarantined folder's name that are the hash of the object's name.
 const HASH_CHARS: usize = 32;
 const NOT_FOUND: &str = "status 404";
 
 impl Listing {
-    /// The sums of what is listed.
+    /// Sums over the listed entries.
     fn sums(&self, count: impl Fn(&Value) -> u64) -> [Option<u64>; 2] {
         let bytes = |e: &Value| e["bytes"].as_u64().unwrap_or(0);
         let objects = self.entries.iter().map(count).sum();
@@ -45,11 +45,11 @@ impl Listing {
 /// A row of a listing: name, ETag, size.
 type Row = (String, String, u64);
 
-/// What each object is.
+/// Observed state of each object.
 pub(crate) type Objects = BTreeMap<Name, Option<Seen>>;
 
-/// Everything that is not as it should be, and what there is. `before`: what there was when all was
-/// in order before; nothing but time has passed since.
+/// Collects everything that is wrong, and the observed objects. `before` has those of the last time
+/// all was in order; only time has passed since.
 pub(crate) async fn all(
     cluster: &Cluster,
     model: &Model,
@@ -77,7 +77,7 @@ pub(crate) async fn all(
     if cluster.shared.has_fragments {
         fragments::check(cluster, model, &objects, &mut wrong);
     }
-    // Elsewhere power cuts leave files whose content and ETag differ.
+    // In other runs power cuts leave files whose content and ETag differ.
     if cluster.shared.manner.is_rotting {
         check_quarantine(cluster, model, &mut wrong);
     }
@@ -88,7 +88,7 @@ pub(crate) async fn all(
         counts.insert(container.to_owned(), rows.len() as u64);
     }
     if check_container(cluster, model, &mut wrong).await {
-        counts.insert(COMES_AND_GOES.to_owned(), 0);
+        counts.insert(TRANSIENT.to_owned(), 0);
     }
     check_account(cluster, model, &counts, &mut wrong).await;
     check_databases(cluster, &counts, before.is_some(), &mut wrong);
@@ -115,7 +115,7 @@ fn check_object(
 /// An object's files: their names, and each content's MD5.
 pub(crate) type Files = BTreeMap<String, String>;
 
-/// The files of each of a policy's objects on a node, by the hash of its name.
+/// Files of each of a policy's objects on a node, by the hash of its name.
 pub(crate) fn files_of(device: &Path, policy: PolicyIndex) -> BTreeMap<String, Files> {
     let mut found = BTreeMap::new();
     for partition in paths_in(&device.join(policy.dir("objects"))) {
@@ -153,8 +153,8 @@ fn files_in(folder: &Path) -> Files {
         .collect()
 }
 
-/// Nothing is quarantined but what is damaged, and what is obsolete beside it. What rotted may be
-/// sound again, after a power cut.
+/// Checks that only damaged objects are quarantined, and obsolete files beside them. Rotted content
+/// may be valid again after a power cut.
 fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
     let rotten = cluster.shared.rotten.lock().clone();
     for node in 0..NODES {
@@ -183,7 +183,7 @@ fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
     }
 }
 
-/// All primaries have the same of each object, and nobody else has any.
+/// Checks that all primaries have the same state of each object, and no other node has any.
 fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
     let Some(nodes) = replicas::of_all(cluster, PolicyIndex(0), wrong) else {
         return;
@@ -221,7 +221,7 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
         }
         let content = first.and_then(|replica| replica.content.as_ref());
         let writes = model.objects.writes(name);
-        // It has expired, and the expirer may never hear of it, as listings may not.
+        // It has expired, and the expirer may not learn of it, as listings may not.
         let is_left = seen.is_none()
             && writes.iter().any(|w| w.change.delete_at().is_some())
             && !must_be_listed(cluster, &writes);
@@ -296,7 +296,7 @@ fn text(entry: &Value, key: &str) -> String {
     entry[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// All replicas list the same, and that is what there is.
+/// Checks that all replicas list the same objects, namely those that exist.
 async fn check_listing(
     cluster: &Cluster,
     container: &str,
@@ -353,9 +353,9 @@ fn rows_of(entries: &[Value]) -> Vec<Row> {
     entries.iter().map(row).collect()
 }
 
-/// The container that comes and goes: is it there?
+/// Checks the container that is created and deleted; returns whether it exists.
 async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) -> bool {
-    let name = (COMES_AND_GOES.to_owned(), String::new());
+    let name = (TRANSIENT.to_owned(), String::new());
     let now = cluster.proxy_clocks[0].now();
     let states = allowed(&model.container.writes(&name), now, false);
     let ring = cluster.rings().container();
@@ -392,14 +392,15 @@ async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<Strin
     first.is_some_and(|(_, mark)| mark.is_some())
 }
 
-/// Databases are on their primaries and nowhere else; deleted ones, after the reclaim age, nowhere.
+/// Checks that databases are on their primaries only, and deleted ones, after the reclaim age,
+/// nowhere.
 fn check_databases(
     cluster: &Cluster,
     there: &BTreeMap<String, u64>,
     is_reclaimed: bool,
     wrong: &mut Vec<String>,
 ) {
-    let containers = CONTAINERS.iter().chain([&COMES_AND_GOES]);
+    let containers = CONTAINERS.iter().chain([&TRANSIENT]);
     let containers = containers.map(|name| (Kind::Container, Some(*name)));
     for (kind, container) in containers.chain([(Kind::Account, None)]) {
         let ring = match kind {
@@ -428,20 +429,20 @@ fn check_databases(
     }
 }
 
-/// Are listings, and the expirer's queue, sure to know?
+/// Whether listings and the expirer's queue must include the object.
 pub(crate) fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
     is_certain(writes) && !may_have_been_replaced(cluster, writes)
 }
 
-/// Object servers tell container servers one each: all that is known of a row may be on one disk,
-/// that of a container server and of the object server that could not tell another. Rows of before
-/// a disk was replaced may be lost.
+/// Whether a row may have been lost with a replaced disk. Each object server updates one container
+/// server: the only copies may be on one disk, the container server's and that of an object server
+/// with an async pending. Rows from before the replacement may be lost.
 fn may_have_been_replaced(cluster: &Cluster, writes: &[Write]) -> bool {
     let replaced = *cluster.shared.replaced.lock();
     let newest = writes.iter().map(|write| write.at).max();
     replaced
         .zip(newest)
-        .is_some_and(|(replaced, newest)| newest <= replaced.plus_ticks(ON_ITS_WAY))
+        .is_some_and(|(replaced, newest)| newest <= replaced.plus_ticks(IN_FLIGHT_MAX_TICKS))
 }
 
 fn size_fits(model: &Model, name: &Name, row: Option<&Row>) -> bool {
@@ -453,8 +454,8 @@ fn size_fits(model: &Model, name: &Name, row: Option<&Row>) -> bool {
     })
 }
 
-/// All replicas of the account list its containers, with the counts that those have. What is
-/// hearsay of the container that comes and goes all list, or none.
+/// Checks that all replicas of the account list its containers, with their totals. All or none list
+/// the transient container if it is hearsay.
 async fn check_account(
     cluster: &Cluster,
     model: &Model,
@@ -464,7 +465,7 @@ async fn check_account(
     let ring = cluster.rings().account();
     let writes = model
         .container
-        .writes(&(COMES_AND_GOES.to_owned(), String::new()));
+        .writes(&(TRANSIENT.to_owned(), String::new()));
     let is_hearsay = may_be_hearsay(&writes, *cluster.shared.replaced.lock());
     let mut counts = counts.clone();
     for (place, (node, listed)) in list(cluster, Kind::Account, &ring, None)
@@ -487,10 +488,10 @@ async fn check_account(
                     .map(|e| (text(e, "name"), e["count"].as_u64().unwrap_or(u64::MAX)))
                     .collect();
                 if is_hearsay && place == 0 {
-                    counts.remove(COMES_AND_GOES);
+                    counts.remove(TRANSIENT);
                     counts.extend(
                         listed
-                            .get_key_value(COMES_AND_GOES)
+                            .get_key_value(TRANSIENT)
                             .map(|(n, c)| (n.clone(), *c)),
                     );
                 }

@@ -28,16 +28,16 @@ use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{Constraints, HashPath, PolicySet};
 
 use crate::disk::Image;
-use crate::life::{Life, OfLife};
+use crate::life::{Life, LifeMachine};
 use crate::network::{Port, Wires};
 use crate::rings::ClusterRings;
 use crate::shared::{NODES, PROXIES, Shared};
 use parking_lot::Mutex;
 
-/// Bodies beyond this are streamed to the replicas.
+/// Maximum size of buffered bodies; larger ones are streamed to the replicas.
 const BUFFERED: &str = "2048";
-/// Bytes read of a disk at once, where content rots: clients have the beginning of an object long
-/// before its end is checked.
+/// Bytes per read from disk in runs with rot: clients receive the start of an object long before
+/// its end is verified.
 const READ_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Kind {
     }
 }
 
-/// Engines of a server, or of a node's daemons: neither knows what the other remembers.
+/// Engines of a server, or of a node's daemons, which share no state.
 fn fresh_engines(policies: &PolicySet) -> Engines {
     let engine = DiskFileEngine::new(hash_path(), policies, DiskFileConfig::default());
     Engines::uniform(policies, Arc::new(engine))
@@ -71,12 +71,12 @@ fn devices(life: &Arc<Life>, root: &Path) -> Arc<Devices> {
         mount_check: false,
         fallocate_reserve: FallocateReserve::Bytes(0),
         disable_fallocate: true,
-        machine: Some(Arc::new(OfLife(life.clone()))),
+        machine: Some(Arc::new(LifeMachine(life.clone()))),
         ..DevicesConfig::new(root)
     })
 }
 
-/// Where a node's server of a kind is.
+/// Address of a node's server.
 pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
     let port = 6000 + 10 * node as u16 + kind as u16;
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
@@ -95,7 +95,7 @@ pub(crate) enum Pass {
     ContainerUpdater,
     ObjectAuditor,
     ObjectReplicator,
-    /// Where there are fragments.
+    /// Only with an erasure-coded policy.
     ObjectReconstructor,
     ObjectExpirer,
 }
@@ -194,7 +194,7 @@ impl Cluster {
         Ok(Arc::new(cluster))
     }
 
-    /// Where a node's device is.
+    /// Path of a node's device.
     pub(crate) fn device(&self, node: usize) -> PathBuf {
         self.root.join(format!("n{node}")).join(format!("d{node}"))
     }
@@ -237,7 +237,7 @@ impl Cluster {
         Ok(Proxy::new(settings, backends.clone())?)
     }
 
-    /// The rings of a proxy, to look at the whole cluster by.
+    /// The rings of a proxy, for checks of the whole cluster.
     pub(crate) fn rings(&self) -> &Rings {
         self.rings.of(NODES)
     }
@@ -246,20 +246,19 @@ impl Cluster {
         self.nodes.lock()[node].clone()
     }
 
-    /// Ends a node that has died, and leaves on its disk what `change` makes of what the crash
-    /// left.
+    /// Removes a dead node, and replaces its disk's content by `change` of what the crash left.
     pub(crate) fn bury(&self, node: usize, change: impl FnOnce(Image) -> Image) -> Result<()> {
         let Some(ended) = self.nodes.lock()[node].take() else {
             return Ok(());
         };
         let left = ended.life.bury().context("a node is buried alive")?;
-        // Its files are closed now: they are about to be replaced.
+        // Closes its files, which are about to be replaced.
         ended.parts.devices.shutdown();
         ended.pool.close_all();
         Ok(change(left).write(&ended.life.device)?)
     }
 
-    /// Closes everything; what is on the disks does not matter any more.
+    /// Closes everything; the disks' content no longer matters.
     pub(crate) fn end(&self) {
         for node in std::mem::take(&mut *self.nodes.lock())
             .into_iter()
@@ -428,10 +427,10 @@ impl Cluster {
     fn index_config(&self, life: &Arc<Life>, root: &Path) -> IndexConfig {
         let mut config = IndexConfig::new(root);
         config.exclusive = true;
-        // A few rows, so that crashes meet all that becomes of a full one.
+        // A few rows, so that crashes hit all states of a full pending file.
         config.pending_bytes = 2048;
         config.lock_timeout = Duration::from_millis(200);
-        config.machine = Some(Arc::new(OfLife(life.clone())));
+        config.machine = Some(Arc::new(LifeMachine(life.clone())));
         let reader = life.clone();
         config.read_from_disk = Arc::new(move |path| reader.read_from_disk(path));
         let (shared, node) = (self.shared.clone(), life.node);

@@ -1,16 +1,15 @@
-//! A node's disk: real files, and beside them what of them would survive a power cut.
+//! A node's disk: real files, and a model of what survives a power cut.
 //!
-//! Every fsync of object files comes here and notes what it makes durable: of a file its content
-//! and attributes, of a directory the names in it. A power cut keeps that; of everything else each
-//! part is kept or lost by a throw of dice: a name that was not synced, a removal that was not
-//! synced, content that was not synced (there, or empty). A file that was renamed within its folder
-//! has its old name or its new one. Nothing is kept in any order but that of
-//! the syncs, which is less than file systems promise.
+//! Every fsync of object files is recorded here with what it makes durable: a file's content and
+//! attributes, or a directory's names. A power cut keeps that; each other part is kept or lost at
+//! random: a name not synced, a removal not synced, content not synced (complete, or empty). A file
+//! renamed within its folder has its old name or its new one. Nothing is ordered except by syncs,
+//! which is less than file systems guarantee.
 //!
 //! A database survives as its files were at its last synced commit, or as they are now, and so does
-//! its pending file, each for itself; SQLite's own recovery from torn writes is trusted. Of a file
-//! whose sync failed the pages are lost that were to be written (`lost.rs`). That folders of databases are made and removed
-//! durably is trusted too.
+//! its pending file, independently; SQLite's own recovery from torn writes is trusted. After a
+//! failed sync the pages to be written are lost (`lost.rs`). The durable creation and removal of
+//! databases' folders is trusted too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, OpenOptions};
@@ -37,11 +36,11 @@ const DATABASES: [&str; 2] = ["accounts", "containers"];
 struct Content {
     bytes: Bytes,
     attributes: Vec<(String, Bytes)>,
-    /// When it was written, in seconds; of files that were synced, by the node's clock.
+    /// Modification time in seconds; for synced files by the node's clock.
     modified: i64,
 }
 
-/// What is on a disk after a power cut.
+/// An entry of a disk after a power cut.
 enum Entry {
     File(Content),
     Folder(BTreeMap<String, Entry>),
@@ -53,23 +52,23 @@ struct Name {
     is_folder: bool,
 }
 
-/// What was synced since the device was mounted, and all it held then.
+/// State synced since the device was mounted, including all it held then.
 #[derive(Default)]
 pub(crate) struct Durable {
     files: HashMap<u64, Content>,
     folders: HashMap<u64, BTreeMap<String, Name>>,
-    /// By a database's folder: its files at the last synced commit, and its pending file at the
-    /// last sync of that.
+    /// By a database's folder: its files at the last synced commit, and its pending file at that
+    /// one's last sync.
     databases: BTreeMap<PathBuf, [Option<Synced>; 2]>,
     /// SQLite's logs as they were when the device was mounted.
     mounted_logs: BTreeMap<PathBuf, (u64, Bytes)>,
     pub(crate) lost: Lost,
 }
 
-/// Files by their names, with their inodes.
+/// Files by name, with their inodes.
 type Synced = BTreeMap<String, (u64, Content)>;
 
-/// What is synced apart: the database with SQLite's log, and the pending file.
+/// Parts that are synced independently: the database with SQLite's log, and the pending file.
 const PARTS: [&[&str]; 2] = [&[".db", ".db-wal"], &[".db.pending"]];
 
 fn is_of(part: usize, name: &str) -> bool {
@@ -136,8 +135,8 @@ fn names_in(path: &Path) -> io::Result<BTreeMap<String, Name>> {
     Ok(names)
 }
 
-/// Files that were given another name in their folder: each has the one name or the other, and
-/// which one is thrown for. True: it is this.
+/// Decides for files renamed in their folder whether each has its old name or its new one. True if
+/// the name exists.
 fn renamed<'a>(
     now: &'a BTreeMap<String, Name>,
     synced: &'a BTreeMap<String, Name>,
@@ -171,7 +170,7 @@ fn is_database(path: &Path) -> bool {
 }
 
 impl Durable {
-    /// Notes an fsync, at `now` by the node's clock.
+    /// Records an fsync, at `now` by the node's clock.
     pub(crate) fn sync(&mut self, fd: BorrowedFd<'_>, now: Timestamp) -> io::Result<()> {
         let stat = rustix::fs::fstat(fd)?;
         let path = path_of(fd);
@@ -184,8 +183,8 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes a sync of a database's own file or SQLite's log, of its pending file, or of its folder, where
-    /// a new database gets its name.
+    /// Records a sync of a database's file or SQLite's log, of its pending file, or of its folder,
+    /// which names a new database.
     pub(crate) fn sync_database(&mut self, synced: BorrowedFd<'_>) -> io::Result<()> {
         let place = fs::read_link(path_of(synced))?;
         if place.is_dir() {
@@ -200,11 +199,11 @@ impl Durable {
         self.note_part(folder, usize::from(is_pending))
     }
 
-    /// Notes that such a sync has failed. How many pages are lost.
+    /// Records that such a sync failed; returns the number of lost pages.
     pub(crate) fn lose(&mut self, synced: BorrowedFd<'_>) -> io::Result<usize> {
         let place = fs::read_link(path_of(synced))?;
-        // The log of a database was read from the disk before it was merged into its file: all that is
-        // lost of the file is there. Names are not lost.
+        // The log was read from the disk before it was merged into the database's file, so it has
+        // all pages lost there. Names are not lost.
         if is_database(&place) || place.is_dir() {
             return Ok(0);
         }
@@ -229,7 +228,7 @@ impl Durable {
         Ok(count)
     }
 
-    /// The page cache lets go of a file.
+    /// Drops a file from the page cache.
     pub(crate) fn read_from_disk(&mut self, path: &Path) -> io::Result<bool> {
         let (inode, read) = (fs::metadata(path)?.ino(), fs::read(path)?);
         let on_disk = self.lost.on_disk(path, inode, &read);
@@ -241,7 +240,7 @@ impl Durable {
         Ok(on_disk.is_some())
     }
 
-    /// A file's content as the disk has it, but for what was never synced.
+    /// A file's content on the disk, except for what was never synced.
     fn content_on_disk(&self, path: &Path, inode: u64) -> io::Result<Content> {
         let mut content = content_at(path)?;
         if let Some(bytes) = self.lost.on_disk(path, inode, &content.bytes) {
@@ -266,8 +265,8 @@ impl Durable {
         Ok(())
     }
 
-    /// Takes all that is there as durable: the state a machine starts from.
-    /// `lost`: what the page cache alone has, of a machine whose process was killed.
+    /// Takes the current content as durable: the initial state of a machine. `lost` are pages only
+    /// in the page cache, of a machine whose process was killed.
     pub(crate) fn mount(root: &Path, lost: Lost) -> io::Result<Self> {
         let inode_of = |path: &Path| fs::metadata(path).ok().map(|meta| meta.ino());
         let mut durable = Durable {
@@ -310,7 +309,7 @@ impl Durable {
         folders.try_for_each(|(name, _)| self.take_pending(&folder.join(name)))
     }
 
-    /// What a power cut leaves.
+    /// The content after a power cut.
     pub(crate) fn after_power_cut(&self, root: &Path, dice: &Dice) -> io::Result<Image> {
         let inode = fs::metadata(root)?.ino();
         let mut kept = self.folder(Some(root), inode, dice)?;
@@ -323,7 +322,7 @@ impl Durable {
         Ok(Image(kept))
     }
 
-    /// `path`: where the folder is now, unless it is gone.
+    /// Content of a folder; `path` is its current path, unless it is gone.
     fn folder(
         &self,
         path: Option<&Path>,
@@ -410,7 +409,7 @@ impl Durable {
     }
 }
 
-/// All that is there: what is left when a process dies and its computer lives.
+/// The content after a process is killed: all that there is.
 pub(crate) fn after_kill(root: &Path) -> io::Result<Image> {
     fn all(folder: &Path) -> io::Result<BTreeMap<String, Entry>> {
         let mut kept = BTreeMap::new();
@@ -428,18 +427,18 @@ pub(crate) fn after_kill(root: &Path) -> io::Result<Image> {
 }
 
 impl Image {
-    /// Nothing: a new disk.
+    /// A new, empty disk.
     pub(crate) fn empty() -> Self {
         Image(BTreeMap::new())
     }
 
-    /// Puts it in place of what is at `root`.
+    /// Replaces the content at `root`.
     pub(crate) fn write(&self, root: &Path) -> io::Result<()> {
         fs::remove_dir_all(root)?;
         write_folder(root, &self.0)
     }
 
-    /// How many files and folders.
+    /// Number of files and folders.
     pub(crate) fn count(&self) -> usize {
         fn count(folder: &BTreeMap<String, Entry>) -> usize {
             let inner = |entry: &Entry| match entry {

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: drawn from the seed while clients work.
+//! Fault injection while clients work: kinds and times are drawn from the seed.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,8 +13,8 @@ use crate::cluster::{Cluster, Pass};
 use crate::disk::Image;
 use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults};
 
-/// Passes while faults strike: more of those that remove what others have.
-const OFTEN: [Pass; 12] = [
+/// Passes while faults are injected, weighted towards those that remove others' copies.
+const PASSES: [Pass; 12] = [
     Pass::ObjectReplicator,
     Pass::ObjectReplicator,
     Pass::ObjectReplicator,
@@ -29,22 +29,22 @@ const OFTEN: [Pass; 12] = [
     Pass::ObjectExpirer,
 ];
 
-/// Brings misfortune until it is dropped.
-pub(crate) struct Misfortune {
+/// Injects faults until dropped.
+pub(crate) struct FaultInjector {
     cluster: Arc<Cluster>,
-    /// Dead nodes and when they start again.
+    /// Dead nodes, and when they restart.
     down: Vec<(usize, Instant)>,
-    /// Nodes whose power is turned off then: their disks take no more writes.
+    /// Nodes whose power fails at a given time: their disks take no more writes.
     doomed: Vec<(usize, Instant)>,
-    /// The node whose disk may rot and be replaced: what was acknowledged is on another one too.
+    /// The node whose disk may rot and be replaced: acknowledged writes exist on another one, too.
     victim: usize,
     may_rot: bool,
     may_be_replaced: bool,
-    /// Machines that have the rings the cluster began with, where they are to change.
+    /// Machines that still have the initial rings, if rings change.
     old_rings: Vec<usize>,
 }
 
-impl Misfortune {
+impl FaultInjector {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
         let dice = &cluster.shared.fault_dice;
         let old_rings = match cluster.rings.may_change() {
@@ -53,13 +53,13 @@ impl Misfortune {
         };
         let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
         let may_rot = may_rot || cluster.shared.manner.is_rotting;
-        // A majority that has lost its copy says that there is none.
+        // A majority that has lost its copy reports that there is none.
         let is_conditional = cluster.shared.manner.is_conditional;
         let (may_rot, may_be_replaced) = (
             may_rot && !is_conditional,
             may_be_replaced && !is_conditional,
         );
-        Misfortune {
+        FaultInjector {
             down: Vec::new(),
             doomed: Vec::new(),
             victim,
@@ -74,7 +74,7 @@ impl Misfortune {
         loop {
             let pause = self.cluster.shared.fault_dice.micros(1_600_000);
             sleep(pause).await;
-            self.look_after_nodes()?;
+            self.restart_nodes()?;
             self.one()?;
         }
     }
@@ -83,8 +83,8 @@ impl Misfortune {
         self.cluster.shared.fault_dice.micros(most * 1_000_000)
     }
 
-    /// Buries the dead, and starts those whose time has come.
-    fn look_after_nodes(&mut self) -> Result<()> {
+    /// Removes dead nodes, and restarts those that are due.
+    fn restart_nodes(&mut self) -> Result<()> {
         let now = Instant::now();
         for node in 0..NODES {
             let Some(running) = self.cluster.node(node) else {
@@ -134,7 +134,7 @@ impl Misfortune {
         }
         let node = dice.index(NODES);
         let what = dice.below(100);
-        // Nodes die by these.
+        // These faults kill nodes.
         if shared.keeps_nodes() && ((25..43).contains(&what) || (51..53).contains(&what)) {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Misfortune {
             53..57 if self.may_rot => self.rot(),
             57..60 if self.may_be_replaced => self.replace()?,
             60..100 => {
-                let mut pass = OFTEN[dice.index(OFTEN.len())];
+                let mut pass = PASSES[dice.index(PASSES.len())];
                 if pass == Pass::ObjectReplicator && shared.has_fragments && dice.coin() {
                     pass = Pass::ObjectReconstructor;
                 }
@@ -184,7 +184,7 @@ impl Misfortune {
         Ok(())
     }
 
-    /// What is lost on one node only, the others have: so it happens to all of them.
+    /// Fails syncs on all nodes, as other nodes would still have what one of them loses.
     fn failing_syncs(&self) -> Result<()> {
         let shared = &self.cluster.shared;
         let dice = &shared.fault_dice;
@@ -209,7 +209,7 @@ impl Misfortune {
 
     fn weather(&self) {
         let dice = &self.cluster.shared.fault_dice;
-        // Longer than promises are held.
+        // Longer than the lease of promises.
         let delays: &[u64] = match self.cluster.shared.manner.is_conditional {
             true => &[300, 20_000, 2_000_000, 7_000_000],
             false => &[300, 20_000, 2_000_000],
@@ -227,7 +227,7 @@ impl Misfortune {
         *self.cluster.shared.network.lock() = faults;
     }
 
-    /// Splits the machines in two, one way or both ways.
+    /// Partitions the machines into two sets, in one direction or both.
     fn cut(&self) {
         let shared = &self.cluster.shared;
         let dice = &shared.fault_dice;
@@ -255,7 +255,7 @@ impl Misfortune {
         Ok(())
     }
 
-    /// Changes a byte of some object's content.
+    /// Flips a byte of some object's content.
     fn rot(&self) {
         let shared = &self.cluster.shared;
         let mut files = Vec::new();
@@ -286,7 +286,7 @@ impl Misfortune {
         let _ = rot_content(path, &bytes);
     }
 
-    /// The disk is taken out and an empty one put in.
+    /// Replaces the disk by an empty one.
     fn replace(&mut self) -> Result<()> {
         self.may_be_replaced = false;
         let node = self.victim;
@@ -305,7 +305,7 @@ impl Misfortune {
         Ok(())
     }
 
-    /// Everything works again, by the same rings.
+    /// Ends all faults, and gives all machines the same rings.
     pub(crate) fn end(&mut self) -> Result<()> {
         for machine in self.old_rings.drain(..) {
             change_rings(&self.cluster, machine)?;
@@ -340,10 +340,10 @@ fn change_rings(cluster: &Cluster, machine: usize) -> Result<()> {
     cluster.rings.change(machine)
 }
 
-/// Changes a file's content as a disk does: its times stay.
+/// Changes a file's content as rot does: its times stay.
 fn rot_content(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let modified = fs::metadata(path)?.modified()?;
-    // What cannot be written does not rot.
+    // A file that cannot be written does not rot.
     let file = fs::OpenOptions::new().write(true).open(path)?;
     file.write_all_at(bytes, 0)?;
     file.set_modified(modified)

@@ -1,5 +1,5 @@
-//! Erasure-coded objects in the end: each primary has the fragment that is its own, durable and
-//! with the content that follows from the object's; nobody else has any.
+//! Final check of erasure-coded objects: each primary has its own fragment, durable and with the
+//! content that follows from the object's; no other node has any.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::model::{Model, Name, Seen};
 use crate::policies::{FRAGMENTS_INDEX, IN_FRAGMENTS, scheme};
 use crate::shared::NODES;
 
-/// Tells what is wrong with the fragments of `objects`.
+/// Collects errors in the fragments of `objects`.
 pub(crate) fn check(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
     let Some(ring) = cluster.rings().object(FRAGMENTS_INDEX) else {
         return wrong.push("there is no ring of the policy of fragments".into());
@@ -34,7 +34,7 @@ pub(crate) fn check(cluster: &Cluster, model: &Model, objects: &Objects, wrong: 
         for primary in ring.primaries(partition) {
             by_node[primary.device.id as usize] = Some(scheme.fragment_of_node(primary.index));
         }
-        let has = |node: usize| nodes[node].get(&hash).map(that_count).unwrap_or_default();
+        let has = |node: usize| nodes[node].get(&hash).map(valid_files).unwrap_or_default();
         let there: Vec<Files> = (0..NODES).map(has).collect();
         let is_right = match seen {
             Some(seen) => are_fragments(model, &scheme, seen, &there, &by_node),
@@ -51,9 +51,9 @@ pub(crate) fn check(cluster: &Cluster, model: &Model, objects: &Objects, wrong: 
     }
 }
 
-/// The newest durable fragments or tombstone, and metadata that is newer. What is not durable may
-/// stay until it is reclaimed, and what is obsolete may be back after a power cut.
-fn that_count(files: &Files) -> Files {
+/// The newest durable fragments or tombstone, and newer metadata. Non-durable fragments may stay
+/// until they are reclaimed, and obsolete ones may be restored by a power cut.
+fn valid_files(files: &Files) -> Files {
     let is_whole = |name: &str| name.ends_with("#d.data") || name.ends_with(".ts");
     let newest = files.keys().filter(|name| is_whole(name)).map(|n| time(n));
     let Some(newest) = newest.max() else {
@@ -71,7 +71,7 @@ fn that_count(files: &Files) -> Files {
         .collect()
 }
 
-/// Names begin with their times, of sixteen characters.
+/// The timestamp of a file name: its first sixteen characters.
 fn time(name: &str) -> &str {
     name.get(..16).unwrap_or(name)
 }
@@ -124,13 +124,14 @@ fn are_gone(there: &[Files], by_node: &[Option<usize>]) -> bool {
     there.iter().zip(by_node).all(is_right) && tombstones.all(|(files, _)| Some(files) == first)
 }
 
-/// It has expired, and the expirer may never hear of it, as listings may not.
+/// Whether the object may remain after its expiry: the expirer may not learn of it, as listings may
+/// not.
 fn is_left(cluster: &Cluster, model: &Model, name: &Name) -> bool {
     let writes = model.objects.writes(name);
     writes.iter().any(|w| w.change.delete_at().is_some()) && !must_be_listed(cluster, &writes)
 }
 
-/// Is this the MD5 of a fragment's file of anything that was sent?
+/// Whether this is the MD5 of a fragment's file of any content ever sent.
 pub(crate) fn is_of_some_object(model: &Model, md5: &str) -> bool {
     let Ok(scheme) = scheme() else {
         return false;
@@ -170,13 +171,13 @@ mod tests {
     fn what_is_durable_counts() {
         let (old, new) = ("1700000001.00000", "1700000002.00000");
         let both = files(&[&format!("{old}#1#d.data"), &format!("{new}#1.data")]);
-        assert_eq!(that_count(&both), files(&[&format!("{old}#1#d.data")]));
+        assert_eq!(valid_files(&both), files(&[&format!("{old}#1#d.data")]));
         let replaced = files(&[&format!("{old}#1#d.data"), &format!("{new}.ts")]);
-        assert_eq!(that_count(&replaced), files(&[&format!("{new}.ts")]));
+        assert_eq!(valid_files(&replaced), files(&[&format!("{new}.ts")]));
         let posted = files(&[&format!("{old}#1#d.data"), &format!("{new}.meta")]);
-        assert_eq!(that_count(&posted), posted);
+        assert_eq!(valid_files(&posted), posted);
         assert_eq!(
-            that_count(&files(&[&format!("{new}#1.data")])),
+            valid_files(&files(&[&format!("{new}#1.data")])),
             Files::new()
         );
     }
@@ -186,7 +187,7 @@ mod tests {
         let scheme = scheme().unwrap();
         let made = archives(&scheme, &vec![7; 25_000]);
         assert_eq!(made.len(), 3);
-        // Content in even halves, and parity that is another text.
+        // Content in even halves, and different parity.
         assert_ne!(made[&0], made[&2]);
         let again = archives(&scheme, &vec![7; 25_000]);
         assert_eq!(made, again);

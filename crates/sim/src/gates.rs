@@ -1,9 +1,10 @@
-//! Readers and commits of a file that others may open, too, as `cairn_device::Gate` gives them their
-//! turns, on a node's workers.
+//! Test of `cairn_device::Gate`: readers and commits of a file shared with other processes, on a
+//! node's workers.
 //!
-//! The databases here are exclusive ones, which need no gate, and a commit of SQLite's is one step. So
-//! a file of two halves stands for a shared database: a commit writes one half in a step and the other
-//! in a later one, a reader reads them in two steps, and finds both alike. Nodes die between.
+//! The simulated databases are exclusive, which need no gate, and a commit of SQLite's is one step.
+//! So a file of two halves stands for a shared database: a commit writes one half in a step and the
+//! other in a later one; a reader reads them in two steps and must find both equal. Nodes die in
+//! between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::cluster::Cluster;
-use crate::life::{Life, OfLife};
+use crate::life::{Life, LifeMachine};
 use crate::shared::{Dice, NODES};
 
-/// Readers and commits of one seed.
+/// Number of readers and commits per seed.
 const TURNS: u64 = 60;
 const READERS: usize = 4;
 
-/// The file of one life of a node.
+/// The file, for one life of a node.
 struct TwoHalves {
     gate: Arc<Gate>,
     halves: Mutex<[u64; 2]>,
@@ -85,7 +86,7 @@ impl Work for Writer {
     }
 }
 
-/// The lanes of one life.
+/// The lanes, for one life of a node.
 struct Lanes {
     life: Arc<Life>,
     file: Arc<TwoHalves>,
@@ -95,7 +96,7 @@ struct Lanes {
 
 impl Lanes {
     fn on(life: Arc<Life>, torn: &Arc<Mutex<Vec<String>>>) -> Self {
-        let machine: Arc<dyn Machine> = Arc::new(OfLife(life.clone()));
+        let machine: Arc<dyn Machine> = Arc::new(LifeMachine(life.clone()));
         let lane = |threads| LaneConfig {
             name: "gate".into(),
             threads,
@@ -119,7 +120,7 @@ impl Lanes {
 
     fn turn(&self, is_commit: bool) {
         let file = self.file.clone();
-        // What is refused is not done: the queue is full, on a slow disk.
+        // Refused by a full queue, on a slow disk.
         let _ = match is_commit {
             true => self.commits.push_work(
                 Class::Client,
@@ -148,7 +149,7 @@ impl Drop for Lanes {
     }
 }
 
-/// Lets readers and commits come while the clients work. What readers found that must not be.
+/// Runs readers and commits while the clients work; returns readers' violations.
 pub(crate) async fn drive(cluster: &Cluster, seed: u64) -> Vec<String> {
     let dice = Dice::new(seed ^ 0x6761_7465);
     let node = dice.index(NODES);

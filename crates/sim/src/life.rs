@@ -1,6 +1,6 @@
-//! One life of a storage node: from its start to its crash. The workers of its device's lanes, threads
-//! on a real machine, get their turns here, step by step, each after a drawn delay; when the node
-//! dies, they are dropped with all that they had begun.
+//! One life of a storage node: from its start to its crash. The workers of its device's lanes,
+//! threads on a real machine, are run here step by step, each after a drawn delay; when the node
+//! dies, they are dropped with all started work.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,10 +21,10 @@ use tokio::time::{sleep, timeout};
 use crate::disk::{Durable, Image};
 use crate::shared::Shared;
 
-/// A step of a worker takes so long at most on devices on which operations wait for each other.
+/// Maximum duration of a worker's step, on slow devices where operations queue up.
 const SLOW_STEP_MICROS: u64 = 30_000;
 
-/// Workers by their numbers, and the last number.
+/// Workers by number, and the last number.
 type Workers = (u64, BTreeMap<u64, Box<dyn Worker>>);
 
 pub(crate) struct Life {
@@ -37,7 +37,7 @@ pub(crate) struct Life {
     workers: Mutex<Workers>,
     group: Arc<GroupSync>,
     durable: Mutex<Durable>,
-    /// What was left when the power failed.
+    /// Content left when the power failed.
     left: Mutex<Option<Image>>,
 }
 
@@ -74,7 +74,7 @@ impl Life {
         self.alive.load(Ordering::Relaxed)
     }
 
-    /// Power fails now. What the disk then holds is decided here and now.
+    /// Fails the power; the disk's content is decided now.
     pub(crate) fn power_fails(&self) -> io::Result<()> {
         if self.alive.swap(false, Ordering::Relaxed) {
             let dice = &self.shared.disk_dice;
@@ -86,7 +86,7 @@ impl Life {
         Ok(())
     }
 
-    /// The process ends without a word.
+    /// Kills the process without a shutdown.
     pub(crate) fn killed(&self) -> io::Result<()> {
         if self.alive.swap(false, Ordering::Relaxed) {
             let image = crate::disk::after_kill(&self.device)?;
@@ -98,14 +98,14 @@ impl Life {
         Ok(())
     }
 
-    /// Drops all work that was begun, and tells what the crash left.
+    /// Drops all started work, and returns the content left by the crash.
     pub(crate) fn bury(&self) -> Option<Image> {
         let workers = std::mem::take(&mut self.workers.lock().1);
         drop(workers);
         self.left.lock().take()
     }
 
-    /// Gives a worker its turns, until it ends or the node dies.
+    /// Runs a worker's steps until it ends or the node dies.
     fn employ(self: &Arc<Self>, worker: Box<dyn Worker>) {
         if !self.is_alive() {
             return;
@@ -119,7 +119,7 @@ impl Life {
         };
         let life = self.clone();
         tokio::spawn(async move {
-            let called = Arc::new(Called(Notify::new()));
+            let called = Arc::new(IdleWaker(Notify::new()));
             let waker = Waker::from(called.clone());
             loop {
                 sleep(life.pause()).await;
@@ -134,7 +134,7 @@ impl Life {
         });
     }
 
-    /// From one step to the next.
+    /// Delay between two steps.
     fn pause(&self) -> Duration {
         let is_slow = self.shared.disks.lock()[self.node].slow;
         let most = match is_slow {
@@ -148,7 +148,7 @@ impl Life {
         pause.max(Duration::from_micros(1))
     }
 
-    /// A worker's step. `None`: it is gone.
+    /// Runs a worker's step; `None` if it is gone.
     fn step(&self, number: u64, waker: &Waker) -> Option<Next> {
         let mut worker = self.workers.lock().1.remove(&number)?;
         if !self.is_alive() {
@@ -161,7 +161,7 @@ impl Life {
         Some(next)
     }
 
-    /// Does this sync fail, or the power with it?
+    /// Decides whether this sync fails, or the power with it.
     fn begin_sync(&self) -> io::Result<()> {
         if !self.is_alive() {
             return Err(dead());
@@ -183,7 +183,7 @@ impl Life {
         Ok(())
     }
 
-    /// A file or directory of the device is to be durable.
+    /// Syncs a file or directory of the device.
     fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let path = std::fs::read_link(crate::disk::path_of(file))?;
         if crate::disk::is_of_databases(&self.device, &path) {
@@ -194,7 +194,7 @@ impl Life {
         self.durable.lock().sync(file, now)
     }
 
-    /// A file of a database, or its directory.
+    /// Syncs a file of a database, or its directory.
     fn sync_database(&self, synced: BorrowedFd<'_>) -> io::Result<()> {
         let begun = self.begin_sync();
         let fails = begun.is_ok() && {
@@ -218,7 +218,7 @@ impl Life {
         }
     }
 
-    /// The page cache lets go of a file.
+    /// Drops a file from the page cache.
     pub(crate) fn read_from_disk(&self, path: &Path) -> io::Result<()> {
         if !self.is_alive() {
             return Err(dead());
@@ -232,10 +232,10 @@ impl Life {
     }
 }
 
-/// An idle worker has work again.
-struct Called(Notify);
+/// Waker of an idle worker.
+struct IdleWaker(Notify);
 
-impl Wake for Called {
+impl Wake for IdleWaker {
     fn wake(self: Arc<Self>) {
         self.0.notify_one();
     }
@@ -243,15 +243,15 @@ impl Wake for Called {
 
 /// A life as the device's machine.
 #[derive(Clone, Debug)]
-pub(crate) struct OfLife(pub(crate) Arc<Life>);
+pub(crate) struct LifeMachine(pub(crate) Arc<Life>);
 
-impl Employer for OfLife {
+impl Employer for LifeMachine {
     fn employ(&self, worker: Box<dyn Worker>) {
         self.0.employ(worker);
     }
 }
 
-impl Machine for OfLife {
+impl Machine for LifeMachine {
     fn employer(&self) -> Option<&dyn Employer> {
         Some(self)
     }

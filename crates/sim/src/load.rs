@@ -1,4 +1,4 @@
-//! What clients do: writes and reads of a few objects through both proxies, several at once.
+//! Client load: concurrent writes and reads of a few objects through both proxies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::shared::PROXIES;
 
 pub(crate) const ACCOUNT: &str = "AUTH_sim";
 pub(crate) const CONTAINERS: [&str; 2] = ["c0", "c1"];
-/// One that is made and deleted, and has no objects.
-pub(crate) const COMES_AND_GOES: &str = "d0";
+/// A transient container, created and deleted, without objects.
+pub(crate) const TRANSIENT: &str = "d0";
 /// Longer than clocks differ.
 const PAUSE: Duration = Duration::from_secs(3);
 pub(crate) const CONTAINER_MARK: &str = "x-container-meta-mark";
 const OBJECTS: u64 = 4;
-/// So many more of each container, some of which expire.
+/// Additional objects of each container, some of which expire.
 const EXPIRING: u64 = 2;
-/// Those that do, do so within so many seconds, or in this many.
-const SOON: u64 = 30;
-const VERY_SOON: u64 = 8;
-/// Clients that at once put a new object, or read and replace one that rots, where they do.
-const CROWD: u64 = 6;
-/// Least size of half of all objects where content rots; the largest has twice as many bytes. Such
-/// an object is read piece by piece, and so is a fragment of half its size.
+/// Maximum seconds to expiry, of most objects and of others.
+const SOON_SECS: u64 = 30;
+const VERY_SOON_SECS: u64 = 8;
+/// Concurrent clients that put one new object, or read and replace one that rots.
+const CROWD_CLIENTS: u64 = 6;
+/// Minimum size of half of all objects in runs with rot; the largest have twice as many bytes. Such
+/// an object is read in several chunks, and so is a fragment of half its size.
 const LARGE_BYTES: usize = 140_000;
 const DAYS: u64 = 3 * 24 * 3600;
 pub(crate) const MARK: &str = "x-object-meta-mark";
-/// How long a client waits.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a client's request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client's answer: status, headers, and the body where it came whole.
+/// A response: status, headers, and the body if it is complete.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
@@ -53,7 +53,7 @@ pub(crate) fn path(container: &str, object: Option<&str>) -> String {
     }
 }
 
-/// Sends a request to a proxy. None: no answer in time.
+/// Sends a request to a proxy; `None` without a timely response.
 pub(crate) async fn ask(
     cluster: &Cluster,
     proxy: usize,
@@ -79,7 +79,7 @@ pub(crate) async fn ask(
         let body = body.collect(1 << 20).await.ok();
         (head, body)
     };
-    let (head, body) = timeout(PATIENCE, asked).await.ok()?;
+    let (head, body) = timeout(REQUEST_TIMEOUT, asked).await.ok()?;
     Some(Answer {
         status: head.status.as_u16(),
         headers: head.headers,
@@ -87,7 +87,8 @@ pub(crate) async fn ask(
     })
 }
 
-/// What a GET shows of an object; an error where that is no answer, or content nobody sent.
+/// The state of an object by a GET; an error without a usable response, or for content that was
+/// never sent.
 pub(crate) async fn look(
     cluster: &Cluster,
     model: &Model,
@@ -136,7 +137,7 @@ fn hex(bytes: &[u8]) -> String {
     cairn_types::hex::encode(Md5::digest(bytes))
 }
 
-/// One operation after the other, each begun before the last has ended.
+/// Runs operations, each started before the previous one has ended.
 pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
     let dice = &cluster.shared.load_dice;
     let mut under_way = tokio::task::JoinSet::new();
@@ -144,7 +145,7 @@ pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64
     let crowds = cluster.shared.manner.is_crowded || is_rotting;
     let mut of_crowd: Option<Name> = None;
     for number in 0..count {
-        let pause = match number % CROWD {
+        let pause = match number % CROWD_CLIENTS {
             0 if crowds => dice.micros(1_500_000),
             _ if is_rotting => dice.micros(30_000),
             _ if crowds => dice.micros(3_000),
@@ -153,7 +154,7 @@ pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64
         sleep(pause).await;
         let mut operation = Operation::draw(cluster, number);
         if is_rotting {
-            if let Some(name) = of_crowd.take().filter(|_| number % CROWD != 0) {
+            if let Some(name) = of_crowd.take().filter(|_| number % CROWD_CLIENTS != 0) {
                 (operation.name, operation.expires_in) = (name, None);
             }
             of_crowd = Some(operation.name.clone());
@@ -177,7 +178,7 @@ struct Operation {
     kind: u64,
     of_container: bool,
     size: usize,
-    /// From when it is asked for, in seconds.
+    /// Seconds from the request to expiry.
     expires_in: Option<u64>,
 }
 
@@ -194,12 +195,12 @@ impl Operation {
         let may_expire = (dice.below(5) == 0) != is_expiring;
         let object = match may_expire {
             true => format!("x{}", dice.below(EXPIRING)),
-            false if is_crowded => format!("b{}", number / CROWD),
+            false if is_crowded => format!("b{}", number / CROWD_CLIENTS),
             false => format!("o{}", dice.below(OBJECTS)),
         };
         let expires_in = match may_expire {
-            true if is_expiring => [None, Some(1 + dice.below(VERY_SOON))][dice.index(2)],
-            true => [None, Some(2 + dice.below(SOON)), Some(DAYS)][dice.index(3)],
+            true if is_expiring => [None, Some(1 + dice.below(VERY_SOON_SECS))][dice.index(2)],
+            true => [None, Some(2 + dice.below(SOON_SECS)), Some(DAYS)][dice.index(3)],
             false => None,
         };
         let size = match dice.below(10) {
@@ -223,7 +224,7 @@ impl Operation {
         }
     }
 
-    /// Something that must not be, where there was.
+    /// Runs the operation; returns a violation, if any.
     async fn run(self, cluster: Arc<Cluster>, model: Arc<Model>) -> Option<String> {
         match self.kind {
             _ if self.of_container => self.make_or_delete(&cluster, &model).await,
@@ -251,7 +252,7 @@ impl Operation {
     }
 
     fn time(&self, cluster: &Cluster) -> Timestamp {
-        // No two writes have the same time: the last digits are the operation's own.
+        // Unique timestamps: the last digits are the operation's own.
         let now = cluster.proxy_clocks[self.proxy].now().ticks();
         Timestamp::from_ticks(now / 1000 * 1000 + self.number)
     }
@@ -297,7 +298,7 @@ impl Operation {
 
     async fn make_or_delete(&self, cluster: &Cluster, model: &Model) {
         let _alone = model.one_by_one.lock().await;
-        let name = (COMES_AND_GOES.to_owned(), String::new());
+        let name = (TRANSIENT.to_owned(), String::new());
         let at = cluster.proxy_clocks[0].now();
         let mark = format!("m{}", self.number);
         let (method, good, change) = match self.kind {

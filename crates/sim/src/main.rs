@@ -1,9 +1,10 @@
-//! A whole cluster in one process, with a network and disks that fail, driven from a seed.
+//! Cluster simulator: a whole cluster in one process, with failing network and disks, driven from a
+//! seed.
 //!
-//! Each seed is a cluster of its own: real servers and daemons on one thread, in virtual time;
-//! every message, disk operation and clock is in the simulator's hands. Clients write and read
-//! while faults strike; then everything works again, the daemons go round, and what clients were
-//! told is held against what there is. `docs/simulator.md` says what is modelled and what is not.
+//! Each seed is a cluster of its own: real servers and daemons on one thread, in virtual time; the
+//! simulator controls every message, disk operation and clock. Clients write and read while faults
+//! are injected; then faults end, the daemons converge, and the final state is compared with the
+//! responses that clients received. `docs/simulator.md` describes what is modelled and what is not.
 
 mod check;
 mod cluster;
@@ -105,7 +106,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Memory where there is a file system in it: nothing here has to survive.
+/// A temporary folder in memory if there is such a file system: nothing here must survive.
 fn scratch() -> Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
     let place: PathBuf = match memory.is_dir() {
@@ -118,7 +119,7 @@ fn scratch() -> Result<tempfile::TempDir> {
     made.with_context(|| format!("no scratch folder in {}", place.display()))
 }
 
-/// True: nothing was wrong.
+/// Runs the seeds; true if nothing was wrong.
 fn simulate(options: &Options) -> Result<bool> {
     match options.plant.as_deref() {
         Some("all") => return every_bug(options),
@@ -215,7 +216,7 @@ fn report(seed: u64, outcome: &run::Outcome) {
     }
 }
 
-/// Plants each bug in turn, and tells which seed found it. True: all were found.
+/// Plants each bug in turn, and prints which seed found it. True if all were found.
 fn every_bug(options: &Options) -> Result<bool> {
     let mut all_found = true;
     for bug in cairn_types::plant::Plant::ALL {

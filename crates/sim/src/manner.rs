@@ -1,21 +1,21 @@
-//! The manner of a run, chosen on the command line.
+//! Options of a run, from the command line.
 
-/// How a seed is run.
+/// Options of how a seed is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Manner {
     /// Keeps the lines of the log.
     pub(crate) is_verbose: bool,
-    /// Most objects expire, soon, and the expirer is about all the time.
+    /// Most objects expire, soon, and the expirer runs all the time.
     pub(crate) is_expiring: bool,
-    /// Several clients at once put an object that nobody has heard of, disks take their time, and
-    /// the power fails often.
+    /// Several concurrent clients put an object that does not exist yet, disks are slow, and the
+    /// power fails often.
     pub(crate) is_crowded: bool,
-    /// Syncs of databases fail on all nodes at about the same time, updaters go round, and the power
+    /// Syncs of databases fail on all nodes at about the same time, updaters run, and the power
     /// fails.
     pub(crate) has_failing_syncs: bool,
-    /// Half of all objects are larger than what is read in one step; content rots often; several
-    /// clients at once read an object and replace it.
+    /// Half of all objects exceed one read; content rots often; several concurrent clients read an
+    /// object and replace it.
     pub(crate) is_rotting: bool,
-    /// Several clients replace the same objects on the condition that nobody else has.
+    /// Several clients replace the same objects by conditional writes.
     pub(crate) is_conditional: bool,
 }

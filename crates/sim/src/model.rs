@@ -1,7 +1,7 @@
-//! What was asked for and what was acknowledged, and which states of the store that allows.
+//! Model of the store: the writes requested and acknowledged, and the states that these allow.
 //!
-//! The newest timestamp wins, in whatever order requests arrive. A write that was acknowledged has
-//! happened; one that failed, or was not answered, may have happened, now or later.
+//! The newest timestamp wins, in any order of arrival. An acknowledged write has happened; one that
+//! failed, or was not answered, may have happened, now or later.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// When the object is to be deleted, in seconds.
+    /// Expiry time in seconds.
     pub(crate) fn delete_at(&self) -> Option<u64> {
         match self {
             Change::Put { delete_at, .. } | Change::Post { delete_at, .. } => *delete_at,
@@ -41,7 +41,7 @@ impl Change {
 pub(crate) struct Write {
     pub(crate) at: Timestamp,
     pub(crate) change: Change,
-    /// When it was answered with success, by the cluster's time.
+    /// Time of its acknowledgement, by the cluster's clock.
     pub(crate) acknowledged: Option<Timestamp>,
 }
 
@@ -54,26 +54,26 @@ impl Write {
 /// A container and an object.
 pub(crate) type Name = (String, String);
 
-/// An object as a client sees it.
+/// An object's state as seen by a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) etag: String,
     pub(crate) mark: Option<String>,
-    /// When it is to be deleted, in seconds.
+    /// Expiry time in seconds.
     pub(crate) delete_at: Option<u64>,
 }
 
-/// What a state is once it is `now`.
+/// The state at `now`: none if it has expired.
 pub(crate) fn by(now: Timestamp, seen: Option<Seen>) -> Option<Seen> {
     seen.filter(|seen| seen.delete_at.is_none_or(|at| at > now.secs()))
 }
 
-/// What was asked for, by name.
+/// Requested writes, by name.
 #[derive(Default)]
 pub(crate) struct Histories(Mutex<BTreeMap<Name, Vec<Write>>>);
 
 impl Histories {
-    /// Notes a write that is about to be asked for.
+    /// Records a write before its request.
     pub(crate) fn begin(&self, name: &Name, at: Timestamp, change: Change) {
         let write = Write {
             at,
@@ -82,11 +82,11 @@ impl Histories {
         };
         let mut all = self.0.lock();
         let writes = all.entry(name.clone()).or_default();
-        let place = writes.partition_point(|w| w.at < at);
-        writes.insert(place, write);
+        let index = writes.partition_point(|w| w.at < at);
+        writes.insert(index, write);
     }
 
-    /// It was answered with success, `now`.
+    /// Records an acknowledgement at `now`.
     pub(crate) fn acknowledge(&self, name: &Name, at: Timestamp, now: Timestamp) {
         let mut all = self.0.lock();
         let writes = all.entry(name.clone()).or_default();
@@ -107,18 +107,18 @@ impl Histories {
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) objects: Histories,
-    /// The container that comes and goes; its ETag is the mark it was made with.
+    /// The transient container; its ETag is the mark it was created with.
     pub(crate) container: Histories,
-    /// What was sent, by its ETag.
+    /// Content sent, by ETag.
     pub(crate) contents: Mutex<BTreeMap<String, Bytes>>,
-    /// It is made and removed one after the other: its times are the proxies' own.
+    /// Serialises its creations and deletions, whose timestamps are the proxies' own.
     pub(crate) one_by_one: tokio::sync::Mutex<()>,
     /// Conditional writes.
     pub(crate) swaps: Arc<Swaps>,
 }
 
 impl Model {
-    /// Was there ever such content?
+    /// Whether this content was ever sent.
     pub(crate) fn knows(&self, name: &Name, etag: &str) -> bool {
         self.objects
             .writes(name)
@@ -127,8 +127,8 @@ impl Model {
     }
 }
 
-/// The states that these writes, in the order of their times, allow when it is `now`. No object
-/// expires just then: clocks differ. `is_replaced`: a disk was.
+/// States that these writes, in the order of their timestamps, allow at `now`. No object expires
+/// just then, as clocks differ. `is_replaced` says whether a disk was replaced.
 pub(crate) fn allowed(writes: &[Write], now: Timestamp, is_replaced: bool) -> Vec<Option<Seen>> {
     let is_whole = |w: &&Write| !matches!(w.change, Change::Post { .. });
     let certain = writes
@@ -137,37 +137,37 @@ pub(crate) fn allowed(writes: &[Write], now: Timestamp, is_replaced: bool) -> Ve
     let mut states = Vec::new();
     match certain {
         None => states.push(None),
-        Some(place) => states.extend(states_from(writes, place, now, is_replaced)),
+        Some(index) => states.extend(states_from(writes, index, now, is_replaced)),
     }
-    for (place, _) in writes
+    for (index, _) in writes
         .iter()
         .enumerate()
         .skip(certain.map_or(0, |c| c + 1))
         .filter(|(_, w)| is_whole(w))
     {
-        states.extend(states_from(writes, place, now, is_replaced));
+        states.extend(states_from(writes, index, now, is_replaced));
     }
     states
 }
 
-/// Those where the write at `place` is the newest that counts.
+/// States in which the write at `index` is the newest valid one.
 fn states_from(
     writes: &[Write],
-    place: usize,
+    index: usize,
     now: Timestamp,
     is_replaced: bool,
 ) -> Vec<Option<Seen>> {
-    let Change::Put { etag, .. } = &writes[place].change else {
+    let Change::Put { etag, .. } = &writes[index].change else {
         return vec![None];
     };
     // Metadata as of the upload, and as of each POST.
-    let mut versions = vec![(place, None, writes[place].change.delete_at())];
+    let mut versions = vec![(index, None, writes[index].change.delete_at())];
     let mut first = 0;
-    // What was posted to an object that was replaced since may be known of the new one or not.
-    let is_last = !writes[place + 1..]
+    // Metadata posted to an object that was replaced since may or may not apply to the new one.
+    let is_last = !writes[index + 1..]
         .iter()
         .any(|w| matches!(w.change, Change::Put { .. } | Change::Delete));
-    for (number, write) in writes.iter().enumerate().skip(place + 1) {
+    for (number, write) in writes.iter().enumerate().skip(index + 1) {
         if let Change::Post { mark, delete_at } = &write.change {
             if write.is_acknowledged() && is_last {
                 first = versions.len();
@@ -186,40 +186,40 @@ fn states_from(
             by(now, Some(seen))
         })
         .collect();
-    if may_be_expired(writes, place, now, is_replaced) {
+    if may_be_expired(writes, index, now, is_replaced) {
         states.push(None);
     }
     states
 }
 
-/// May the expirer have deleted what was written at `place`, on account of another write? It
-/// deletes as of the time at which that was to expire. The proxy asks the object's servers before:
-/// what was acknowledged by then is known to one that answers. Not so what was still under way;
-/// nor where a disk with one of two copies was replaced, and the other one cannot be reached.
-fn may_be_expired(writes: &[Write], place: usize, now: Timestamp, is_replaced: bool) -> bool {
-    let put = &writes[place];
+/// Whether the expirer may have deleted the version at `index` because of another write, whose
+/// expiry time is the deletion's timestamp. The proxy queries the object's servers first, and a
+/// responding one knows of writes acknowledged by then; but not of writes in flight, nor if a disk
+/// with one of two copies was replaced and the other one cannot be reached.
+fn may_be_expired(writes: &[Write], index: usize, now: Timestamp, is_replaced: bool) -> bool {
+    let put = &writes[index];
     writes.iter().enumerate().any(|(number, write)| {
         let end = write.change.delete_at().map(Timestamp::from_secs);
         let Some(end) = end.filter(|end| end.secs() <= now.secs() && *end > put.at) else {
             return false;
         };
-        // What says otherwise: the upload itself, of what a POST to it says the last one.
-        let posted = writes[number.max(place) + 1..].iter().rev();
+        // The write that contradicts: the upload itself, or the last POST to it.
+        let posted = writes[number.max(index) + 1..].iter().rev();
         let mut posted = posted.filter(|w| matches!(w.change, Change::Post { .. }));
         let posted = posted.find_map(|w| w.acknowledged);
-        let otherwise = match number < place {
+        let otherwise = match number < index {
             true => put.acknowledged,
             false => put.acknowledged.zip(posted).map(|(a, b)| a.max(b)),
         };
-        let is_known = otherwise.is_some_and(|at| at.plus_ticks(CLOCKS_DIFFER) < end);
+        let is_known = otherwise.is_some_and(|at| at.plus_ticks(CLOCK_SKEW_MAX_TICKS) < end);
         is_replaced || !is_known
     })
 }
 
-/// By less than that, in ticks.
-const CLOCKS_DIFFER: u64 = 3 * 100_000;
+/// Maximum difference of clocks, in ticks.
+const CLOCK_SKEW_MAX_TICKS: u64 = 3 * 100_000;
 
-/// Does the listing have to show just what the object is? Only where nothing is uncertain.
+/// Whether the listing must equal the object's state: only if nothing is uncertain.
 pub(crate) fn is_certain(writes: &[Write]) -> bool {
     let whole = |w: &&Write| !matches!(w.change, Change::Post { .. });
     writes
@@ -229,14 +229,14 @@ pub(crate) fn is_certain(writes: &[Write]) -> bool {
         .is_none_or(|newest| newest.is_acknowledged())
 }
 
-/// Clocks differ by less, and no longer is a row on its way, in ticks.
-pub(crate) const ON_ITS_WAY: u64 = 10 * 100_000;
+/// Maximum of the clocks' difference and a row's time in flight, in ticks.
+pub(crate) const IN_FLIGHT_MAX_TICKS: u64 = 10 * 100_000;
 
-/// May accounts know of a write that no container knows of any more? One replica took it, told an
-/// account server as each does, and was on the disk that was `replaced` since. Of what was
-/// acknowledged, or was written before that, others have the container too.
+/// Whether accounts may list a write that no container has any more: one replica took it, updated
+/// an account server, and was on the disk that was `replaced` since. Acknowledged writes, and those
+/// before, exist on other replicas.
 pub(crate) fn may_be_hearsay(writes: &[Write], replaced: Option<Timestamp>) -> bool {
-    let until = replaced.map(|at| at.plus_ticks(ON_ITS_WAY));
+    let until = replaced.map(|at| at.plus_ticks(IN_FLIGHT_MAX_TICKS));
     let mut unanswered = writes.iter().rev().take_while(|w| !w.is_acknowledged());
     until.is_some_and(|until| unanswered.any(|w| w.at <= until))
 }
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(allowed(&writes, LATER, false), [None, None]);
         let before = Timestamp::from_secs(40);
         assert!(allowed(&writes, before, false)[0].is_some());
-        // Acknowledged before the other was to expire, about then, and written after.
+        // Acknowledged before the other's expiry, about that time, and after it.
         writes.push(write(2, put("b"), true));
         assert_eq!(allowed(&writes, LATER, false), [seen("b", None)]);
         assert_eq!(allowed(&writes, LATER, true), [seen("b", None), None]);
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(allowed(&writes, LATER, false), [seen("b", None), None]);
         writes.push(write(60, put("c"), true));
         assert_eq!(allowed(&writes, LATER, false), [seen("c", None)]);
-        // A POST says that it is not to expire yet, in time or about then.
+        // A POST that extends the expiry, in time or about then.
         let post = Change::Post {
             mark: "m".into(),
             delete_at: Some(200),

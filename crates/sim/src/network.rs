@@ -1,10 +1,10 @@
-//! The network: every call between machines as messages that are late, lost, doubled, cut or
-//! broken off.
+//! The network: every call between machines as messages that are delayed, lost, duplicated,
+//! partitioned or cut off.
 //!
-//! A request and its answer each take their time, so that later ones overtake earlier ones. A lost
-//! message is silence, ended by the caller's own timeout; a machine that is down refuses
-//! connections. A request that nobody waits for any more is broken off, or goes on. Only requests
-//! whose body is one piece are doubled.
+//! A request and its response have independent delays, so that later ones overtake earlier ones. A
+//! lost message is silence, ended by the caller's timeout; a machine that is down refuses
+//! connections. An abandoned request is cut off, or continues. Only requests with a body of one
+//! piece are duplicated.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use tokio::time::sleep;
 
 use crate::shared::Shared;
 
-/// Who answers at an address.
+/// The server at an address.
 #[derive(Clone)]
 struct Server {
     machine: usize,
@@ -37,27 +37,27 @@ pub(crate) struct Wires {
     servers: Mutex<BTreeMap<SocketAddr, Server>>,
 }
 
-/// One machine's end of the network, for one life of it.
+/// One machine's end of the network, for one of its lives.
 pub(crate) struct Port {
     pub(crate) wires: Arc<Wires>,
     pub(crate) machine: usize,
     pub(crate) alive: Arc<AtomicBool>,
 }
 
-/// From one machine to another.
+/// Direction and delay of a message.
 #[derive(Clone, Copy)]
-struct Way {
+struct Link {
     from: usize,
     to: usize,
     takes: Duration,
 }
 
-/// What becomes of one call.
+/// The faults of one call.
 struct Fate {
     request_lost: bool,
     answer_lost: bool,
     doubled: bool,
-    /// After so many bytes of a body.
+    /// Bytes of a body after which it breaks off.
     request_breaks: Option<u64>,
     answer_breaks: Option<u64>,
     there: Duration,
@@ -89,7 +89,7 @@ impl Wires {
         self.servers.lock().insert(address, server);
     }
 
-    /// Takes all servers off: they hold the network, as it holds them.
+    /// Removes all servers, which hold references to the network.
     pub(crate) fn end(&self) {
         let servers = std::mem::take(&mut *self.servers.lock());
         drop(servers);
@@ -158,7 +158,7 @@ impl Wires {
         }
         let is_silent = Arc::new(AtomicBool::new(false));
         if let Some(interim) = interim {
-            let way = Way {
+            let way = Link {
                 from: to,
                 to: from,
                 takes: fate.back,
@@ -191,12 +191,12 @@ impl Wires {
         Ok(Response::from_parts(parts, body))
     }
 
-    /// What the server says before its answer comes as late as that, and is lost as that is; then
-    /// nothing more comes.
+    /// Forwards interim responses with the response's delay, and loses them with it; nothing
+    /// follows a lost one.
     fn interims(
         self: Arc<Self>,
         caller: Interim,
-        way: Way,
+        way: Link,
         server: &Server,
         is_silent: &Arc<AtomicBool>,
     ) -> Interim {
@@ -218,7 +218,7 @@ impl Wires {
         })
     }
 
-    /// A body that is sent piece by piece for as long as the two can talk.
+    /// Streams a body for as long as the two machines are connected.
     fn while_connected(self: Arc<Self>, request: Request, from: usize, to: usize) -> Request {
         request.map(|body| {
             let length = body.length();
@@ -248,7 +248,7 @@ impl Wires {
             sleep(after).await;
             if server.alive.load(Ordering::Relaxed) {
                 shared.log(|| format!("again {} {}", again.method(), again.uri().path()));
-                // Nobody is there to hear the answer.
+                // Nobody waits for the response.
                 let answer = server.handler.call(again).await;
                 answer.into_body().drain(1 << 20).await;
             }
@@ -256,7 +256,7 @@ impl Wires {
     }
 }
 
-/// What a socket carries: no extensions.
+/// A request as a socket transmits it: without extensions.
 fn over_the_wire(request: Request, breaks: Option<u64>) -> Request {
     let (parts, body) = request.into_parts();
     let mut sent = Request::new(broken_after(body, breaks));
@@ -296,7 +296,7 @@ fn broken_after(body: Body, limit: Option<u64>) -> Body {
     Body::from_stream(cut, length)
 }
 
-/// A body in pieces ends with the machine it comes from.
+/// A streamed body that ends with its machine.
 fn until_down(body: Body, alive: Arc<AtomicBool>) -> Body {
     if body.as_full().is_some() {
         return body;

@@ -1,15 +1,15 @@
-//! Panics of a seed: lanes and servers catch them, so that a bug of one operation ends that one alone,
-//! and a seed in which one happened is wrong all the same.
+//! Panics of a seed: lanes and servers catch them, so that a bug in one operation ends only that
+//! one; here any panic makes the seed fail.
 
 use std::cell::RefCell;
 use std::panic;
 
 thread_local! {
-    /// Those of the seed that this thread runs.
+    /// Panics of the seed that runs on this thread.
     static SEEN: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes all panics from now on.
+/// Records all panics from now on.
 pub(crate) fn watch() {
     panic::set_hook(Box::new(|info| {
         let text = format!("a panic: {info}").replace('\n', " ");
@@ -21,7 +21,7 @@ pub(crate) fn watch() {
     }));
 }
 
-/// The panics on this thread since they were taken last.
+/// Takes the panics on this thread since the last call.
 pub(crate) fn take() -> Vec<String> {
     SEEN.take()
 }

@@ -1,5 +1,5 @@
-//! The storage policies of simulated clusters: where that is asked for, one of the containers keeps
-//! fragments of its objects instead of replicas.
+//! The storage policies of simulated clusters: optionally one of the containers has an
+//! erasure-coded policy.
 
 use anyhow::{Context, Result};
 use cairn_types::{EcType, ErasureScheme, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
@@ -7,18 +7,18 @@ use cairn_types::{EcType, ErasureScheme, PolicyIndex, PolicyKind, PolicySet, Sto
 /// The policy's name.
 pub(crate) const FRAGMENTS: &str = "fragments";
 pub(crate) const FRAGMENTS_INDEX: PolicyIndex = PolicyIndex(1);
-/// The container that has it.
+/// The container with that policy.
 pub(crate) const IN_FRAGMENTS: &str = "c1";
-/// Larger objects have several segments.
-const SEGMENT: usize = 10_000;
+/// Segment size in bytes; larger objects have several.
+const SEGMENT_BYTES: usize = 10_000;
 
-/// Any two of three fragments make an object.
+/// Any two of three fragments restore an object.
 pub(crate) fn scheme() -> Result<ErasureScheme> {
     let scheme = ErasureScheme::new(EcType::LiberasurecodeRsVand, 2, 1)?;
-    Ok(scheme.with_segment_size(SEGMENT)?)
+    Ok(scheme.with_segment_size(SEGMENT_BYTES)?)
 }
 
-/// One policy of replicas; with fragments, that of the one container besides.
+/// One replicated policy, and optionally the erasure-coded one.
 pub(crate) fn policies(has_fragments: bool) -> Result<PolicySet> {
     if !has_fragments {
         return Ok(PolicySet::single());
@@ -39,7 +39,7 @@ pub(crate) fn policies(has_fragments: bool) -> Result<PolicySet> {
     both.context("the simulator's policies")
 }
 
-/// The policy in which a container's objects are.
+/// The policy of a container's objects.
 pub(crate) fn policy_of(container: &str, has_fragments: bool) -> PolicyIndex {
     match has_fragments && container == IN_FRAGMENTS {
         true => FRAGMENTS_INDEX,

@@ -1,4 +1,4 @@
-//! Replicas of objects in the end, as each node's engine has them.
+//! Final state of objects' replicas, as each node's engine has them.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::shared::NODES;
 /// A node's replica of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Replica {
-    /// When it was put, or deleted.
+    /// Timestamp of the PUT or the deletion.
     data: Timestamp,
-    /// When anything of it was written last, and when its content type was.
+    /// Timestamps of the last change, and of the content type.
     newest: Option<(Timestamp, Timestamp)>,
-    /// The MD5 of its content; `None`: it was deleted.
+    /// MD5 of its content; `None` if deleted.
     pub(crate) content: Option<String>,
 }
 
-/// All objects of a policy, by node and hash; `None`: a node does not tell.
+/// All objects of a policy, by node and hash; `None` if a node cannot be read.
 pub(crate) fn of_all(
     cluster: &Cluster,
     policy: PolicyIndex,

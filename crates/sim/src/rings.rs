@@ -1,5 +1,5 @@
-//! The rings of simulated clusters: those that all begin with, and those that some are given while
-//! they work, a machine after the other, as an operator's copying does.
+//! The rings of simulated clusters: the initial ones, and a second set that some clusters receive
+//! while working, one machine after the other, as when an operator copies them.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::shared::{MACHINES, NODES};
 const PART_POWER: u32 = 2;
 const REPLICAS: f64 = 3.0;
 
-/// Ring files that all seeds share.
+/// Ring files shared by all seeds.
 pub(crate) struct RingSets {
     folder: PathBuf,
-    /// One of the containers keeps fragments of its objects.
+    /// Whether one of the containers has an erasure-coded policy.
     pub(crate) has_fragments: bool,
     pub(crate) policies: Arc<PolicySet>,
     first: Arc<Rings>,
@@ -31,7 +31,7 @@ const FIRST: &str = "first";
 const SECOND: &str = "second";
 
 impl RingSets {
-    /// Writes them into `folder`.
+    /// Writes the ring files into `folder`.
     pub(crate) fn make(folder: &Path, has_fragments: bool) -> Result<Self> {
         for set in [FIRST, SECOND] {
             fs::create_dir(folder.join(set))?;
@@ -49,7 +49,7 @@ impl RingSets {
     }
 }
 
-/// That of each kind of server, and the objects' of the policy of fragments.
+/// The ring of each kind of server, and that of the erasure-coded policy.
 fn all_rings() -> impl Iterator<Item = (Kind, PolicyIndex)> {
     let of_zero = Kind::ALL.into_iter().map(|kind| (kind, PolicyIndex(0)));
     of_zero.chain([(Kind::Object, FRAGMENTS_INDEX)])
@@ -62,7 +62,8 @@ fn file_name(kind: Kind, policy: PolicyIndex) -> String {
     }
 }
 
-/// The second ring has other weights, and of each partition one replica at most somewhere else.
+/// Builds both rings: the second one has other weights, and moves at most one replica of each
+/// partition.
 fn make(folder: &Path, kind: Kind, policy: PolicyIndex) -> Result<()> {
     let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
     for node in 0..NODES {
@@ -111,10 +112,10 @@ fn make(folder: &Path, kind: Kind, policy: PolicyIndex) -> Result<()> {
     Ok(())
 }
 
-/// The rings of one cluster, each machine's own where they are to change.
+/// The rings of one cluster, separate for each machine if they change.
 pub(crate) struct ClusterRings {
     machines: Vec<Arc<Rings>>,
-    /// Where each machine has its files, and the second set to come.
+    /// Folders of the machines' files and of the second set, if rings change.
     changing: Option<(PathBuf, PathBuf)>,
 }
 
@@ -158,7 +159,7 @@ impl ClusterRings {
     }
 }
 
-/// Copies rings with a time of their own: a changed file is told by that.
+/// Copies rings with a distinct modification time, by which a change is detected.
 fn copy(from: &Path, to: &Path, day: u64) -> Result<()> {
     for (kind, policy) in all_rings() {
         let to = to.join(file_name(kind, policy));

@@ -11,9 +11,9 @@ use tokio::time::sleep;
 
 use crate::check::{self, Objects};
 use crate::cluster::{Cluster, Pass};
-use crate::faults::Misfortune;
+use crate::faults::FaultInjector;
 use crate::gates;
-use crate::load::{self, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS};
+use crate::load::{self, CONTAINER_MARK, CONTAINERS, TRANSIENT};
 use crate::manner::Manner;
 use crate::model::{Change, Model};
 use crate::panics;
@@ -22,17 +22,17 @@ use crate::rings::{ClusterRings, RingSets};
 use crate::shared::{NODES, Shared};
 use crate::swaps;
 
-/// The daemons go round so often before the cluster must be in order.
-const ROUNDS: usize = 14;
+/// Maximum rounds of the daemons until the cluster must be in order.
+const ROUNDS_MAX: usize = 14;
 /// Longer than the reclaim age.
 const EIGHT_DAYS: Duration = Duration::from_secs(8 * 24 * 3600);
 
-/// How a seed ended.
+/// Result of a seed.
 pub(crate) struct Outcome {
-    /// Over all events, in order.
+    /// Hash over all events, in order.
     pub(crate) hash: u64,
     pub(crate) events: u64,
-    /// What must not be.
+    /// Violations.
     pub(crate) wrong: Vec<String>,
     pub(crate) lines: Vec<String>,
 }
@@ -56,24 +56,24 @@ pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, manner: Manner) 
 async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(seed, manner, rings.has_fragments));
     let policies = rings.policies.clone();
-    // While rings differ two majorities need not meet.
+    // While rings differ, two majorities need not intersect.
     let may_change = shared.fault_dice.below(3) == 0 && !manner.is_conditional;
     let rings = ClusterRings::begin(rings, root, may_change)?;
     let cluster = Cluster::start(shared.clone(), policies, rings, root)?;
     let model = Arc::new(Model::default());
     make_containers(&cluster, &model).await?;
     let count = 25 + shared.load_dice.below(35);
-    let mut misfortune = Misfortune::new(cluster.clone());
+    let mut injector = FaultInjector::new(cluster.clone());
     let mut wrong = tokio::select! {
         biased;
         wrong = drive(&cluster, &model, count, seed) => wrong,
-        ended = misfortune.strike() => {
+        ended = injector.strike() => {
             ended?;
             Vec::new()
         }
     };
-    misfortune.end()?;
-    // What is under way comes to its end, and proxies try all nodes again.
+    injector.end()?;
+    // Requests in flight end, and error limits of proxies expire.
     sleep(Duration::from_secs(120)).await;
     let mut objects = None;
     if wrong.is_empty() {
@@ -100,7 +100,7 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
     })
 }
 
-/// Lets the clients work.
+/// Runs the clients.
 async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64, seed: u64) -> Vec<String> {
     let clients = async {
         match cluster.shared.manner.is_conditional {
@@ -114,7 +114,7 @@ async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64, seed: u64
 }
 
 async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
-    let (name, mark) = ((COMES_AND_GOES.to_owned(), String::new()), "first");
+    let (name, mark) = ((TRANSIENT.to_owned(), String::new()), "first");
     let change = Change::Put {
         etag: mark.to_owned(),
         size: 0,
@@ -122,7 +122,7 @@ async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
     };
     let at = cluster.proxy_clocks[0].now();
     model.container.begin(&name, at, change);
-    for container in CONTAINERS.iter().chain([&COMES_AND_GOES]) {
+    for container in CONTAINERS.iter().chain([&TRANSIENT]) {
         let path = load::path(container, None);
         let mut headers = vec![(CONTAINER_MARK, mark.to_owned())];
         if policy_of(container, cluster.shared.has_fragments) == FRAGMENTS_INDEX {
@@ -140,15 +140,15 @@ async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Lets the daemons work until everything is in order; tells what is not when they have had their
-/// time. `before`: what there was when all was in order before.
+/// Runs the daemons until everything is in order, or returns what is not after the last round.
+/// `before` has the objects of the last time all was in order.
 async fn converge(
     cluster: &Cluster,
     model: &Model,
     before: Option<&Objects>,
 ) -> (Vec<String>, Option<Objects>) {
     let (mut wrong, mut objects) = (Vec::new(), None);
-    for round in 0..ROUNDS {
+    for round in 0..ROUNDS_MAX {
         for node in 0..NODES {
             let Some(running) = cluster.node(node) else {
                 continue;

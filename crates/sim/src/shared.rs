@@ -1,4 +1,4 @@
-//! What all parts of a simulated cluster share: dice, the log, the clock, the faults of the moment.
+//! State shared by all parts of a simulated cluster: random generators, log, clock, current faults.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,10 +16,10 @@ pub(crate) const NODES: usize = 4;
 pub(crate) const PROXIES: usize = 2;
 /// Machines on the network: the nodes, then the proxies.
 pub(crate) const MACHINES: usize = NODES + PROXIES;
-/// Where every cluster's time begins, in seconds.
+/// Start of every cluster's time, in seconds.
 const EPOCH: u64 = 1_700_000_000;
 
-/// All chance of a cluster.
+/// A seeded random generator.
 pub(crate) struct Dice(Mutex<SplitMix>);
 
 impl Dice {
@@ -40,7 +40,7 @@ impl Dice {
         self.below(below as u64) as usize
     }
 
-    /// True in so many of a thousand cases.
+    /// True with a probability of `chance` per mille.
     pub(crate) fn per_mille(&self, chance: u64) -> bool {
         self.below(1000) < chance
     }
@@ -54,20 +54,20 @@ impl Dice {
     }
 }
 
-/// What happened, in order: a hash over all of it, and the lines where they are wanted.
+/// Events in order: a hash over all, and optionally their lines.
 pub(crate) struct Log {
     hash: u64,
     lines: Option<Vec<String>>,
     events: u64,
 }
 
-/// Faults of the network, in thousandths of messages.
+/// Network faults, per mille of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct NetworkFaults {
     pub(crate) drop: u64,
     pub(crate) duplicate: u64,
     pub(crate) break_off: u64,
-    /// The longest a message takes, in microseconds.
+    /// Maximum delay of a message, in microseconds.
     pub(crate) delay: u64,
 }
 
@@ -78,9 +78,9 @@ pub(crate) struct DiskFaults {
     pub(crate) slow: bool,
     /// The next fsync fails.
     pub(crate) fail_sync: bool,
-    /// So many syncs of databases fail.
+    /// Number of syncs of databases that will fail.
     pub(crate) fail_commits: u64,
-    /// Power fails at the so-manieth fsync from now.
+    /// Number of fsyncs until the power fails.
     pub(crate) power_fails_at: Option<u64>,
 }
 
@@ -91,20 +91,20 @@ pub(crate) struct Shared {
     pub(crate) disk_dice: Dice,
     pub(crate) load_dice: Dice,
     pub(crate) fault_dice: Dice,
-    /// One of the containers keeps fragments of its objects.
+    /// Whether one of the containers has an erasure-coded policy.
     pub(crate) has_fragments: bool,
     pub(crate) manner: Manner,
-    /// Each machine's clock is off by so many microseconds.
+    /// Error of each machine's clock, in microseconds.
     skew: [i64; MACHINES],
     pub(crate) network: Mutex<NetworkFaults>,
     pub(crate) disks: Mutex<[DiskFaults; NODES]>,
-    /// What the page cache alone has of a killed node's files.
+    /// Pages of a killed node's files that only the page cache has.
     pub(crate) lost: Mutex<[Lost; NODES]>,
-    /// Nothing passes from the one to the other.
+    /// Whether messages from one machine to the other are dropped.
     pub(crate) cut: Mutex<[[bool; MACHINES]; MACHINES]>,
-    /// When a disk was replaced, by the cluster's time.
+    /// Time of a disk's replacement, by the cluster's clock.
     pub(crate) replaced: Mutex<Option<Timestamp>>,
-    /// Nodes and files whose content rotted: the hash of the object's name, and the file's name.
+    /// Rotted content: node, hash of the object's name, and the file's name.
     pub(crate) rotten: Mutex<BTreeSet<(usize, String, String)>>,
     log: Mutex<Log>,
 }
@@ -113,11 +113,11 @@ impl Shared {
     pub(crate) fn new(seed: u64, manner: Manner, has_fragments: bool) -> Self {
         let dice = |salt: u64| Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (salt << 56));
         let skews = dice(9);
-        // Half of all clusters have good clocks.
+        // Half of all clusters have accurate clocks.
         let range = match (skews.coin(), manner.is_conditional) {
             (false, _) => 500,
             (true, false) => 2_000_000,
-            // As far as promises allow.
+            // The maximum that promises tolerate.
             (true, true) => 4_900_000,
         };
         let skew = std::array::from_fn(|_| skews.below(range) as i64 - range as i64 / 2);
@@ -153,19 +153,19 @@ impl Shared {
         Timestamp::from_unix(Duration::from_micros(at.max(0) as u64))
     }
 
-    /// Do nodes stay up, and remember what they have promised? So they do in half of all seeds with
-    /// conditional writes.
+    /// Whether nodes stay up, and so remember their promises; in half of all seeds with conditional
+    /// writes.
     pub(crate) fn keeps_nodes(&self) -> bool {
         self.manner.is_conditional && self.seed % 2 == 1
     }
 
-    /// Do steps on devices take so long that operations meet there, in batches and in groups that share
-    /// a sync? So they do in a third of all seeds.
+    /// Whether devices are so slow that operations meet there, in batches and group syncs; in a
+    /// third of all seeds.
     pub(crate) fn has_slow_devices(&self) -> bool {
         self.seed.is_multiple_of(3)
     }
 
-    /// Notes an event.
+    /// Records an event.
     pub(crate) fn log(&self, event: impl FnOnce() -> String) {
         let at = self.start.elapsed().as_micros() as u64;
         let text = event();
@@ -181,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// The hash of all events, how many there were, and their lines.
+    /// The hash of all events, their number, and their lines.
     pub(crate) fn take_log(&self) -> (u64, u64, Vec<String>) {
         let mut log = self.log.lock();
         let lines = log.lines.as_mut().map(std::mem::take);

@@ -1,9 +1,9 @@
-//! Conditional writers: several clients at once read an object and replace, delete or make it on the
-//! condition that it is still what they read; and what of that may be true together.
+//! Conditional writers: concurrent clients read an object and replace, delete or create it on the
+//! condition that it is unchanged; and a check that the results are consistent.
 //!
-//! Every content is there once, and tells what it was to replace. So all writes of an object are a
-//! tree, and those that happened one path of it: each version is followed by one other at most, and
-//! what was acknowledged is on the path.
+//! Every content is unique and names the version it replaces. So all writes of an object form a
+//! tree, and those that happened one path of it: each version has at most one successor, and
+//! acknowledged writes are on the path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::load::{ACCOUNT, Answer, MARK, ask, path};
 use crate::replicas;
 use crate::shared::{NODES, PROXIES};
 
-/// The container of the objects, which keeps replicas.
+/// The container of the objects, which is replicated.
 const CONTAINER: &str = "c0";
 const OBJECTS: [&str; 2] = ["k0", "k1"];
 const CLIENTS: u64 = 5;
-/// Clients begin nothing after that: what is in doubt is remembered for a minute.
-const WORKS: Duration = Duration::from_secs(35);
-/// Larger ones are streamed to the servers.
+/// Time after which clients start nothing: doubt is remembered for a minute.
+const WORK_DURATION: Duration = Duration::from_secs(35);
+/// Size in bytes above which bodies are streamed to the servers.
 const LARGE_BYTES: usize = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Nobody knows, or not yet.
+    /// Unknown, possibly for now.
     Unknown,
     Done,
-    /// It must not happen any more.
+    /// Must not happen any more.
     Refused,
-    /// As this, for the condition did not hold.
+    /// As `Refused`, because the condition did not hold.
     Failed,
 }
 
@@ -48,23 +48,23 @@ impl Outcome {
     }
 }
 
-/// One write. `None` is no object.
+/// One write; `None` is no object.
 #[derive(Clone, Debug)]
 struct Attempt {
     before: Option<String>,
     after: Option<String>,
     outcome: Outcome,
-    /// Among all beginnings and ends.
+    /// Positions in the sequence of starts and ends.
     began: usize,
     ended: Option<usize>,
 }
 
-/// All writes of one object, and the versions that were seen.
+/// All writes of one object, and the versions seen.
 #[derive(Clone, Debug, Default)]
 struct History {
     attempts: Vec<Attempt>,
     seen: BTreeSet<String>,
-    /// Beginnings and ends.
+    /// Number of starts and ends.
     moments: usize,
 }
 
@@ -105,7 +105,7 @@ impl Swaps {
     }
 }
 
-/// Lets the clients work.
+/// Runs the clients.
 pub(crate) async fn drive(cluster: &Arc<Cluster>, swaps: &Arc<Swaps>) -> Vec<String> {
     let mut under_way = tokio::task::JoinSet::new();
     for client in 0..CLIENTS {
@@ -121,10 +121,10 @@ pub(crate) async fn drive(cluster: &Arc<Cluster>, swaps: &Arc<Swaps>) -> Vec<Str
     wrong
 }
 
-/// One client: something that must not be, where there was.
+/// One client; returns a violation, if any.
 async fn work(client: u64, cluster: Arc<Cluster>, swaps: Arc<Swaps>) -> Option<String> {
     let dice = &cluster.shared.load_dice;
-    let end = Instant::now() + WORKS;
+    let end = Instant::now() + WORK_DURATION;
     for number in 0.. {
         sleep(dice.micros(if dice.coin() { 900_000 } else { 20_000 })).await;
         if Instant::now() > end {
@@ -166,7 +166,7 @@ async fn work(client: u64, cluster: Arc<Cluster>, swaps: Arc<Swaps>) -> Option<S
         };
         let name = path(CONTAINER, Some(object));
         let is_post = method == Method::POST;
-        // A POST leaves the content what it is.
+        // A POST does not change the content.
         let attempt = (!is_post).then(|| swaps.begin(object, before.clone(), after.clone()));
         let log = |text: String| cluster.shared.log(|| format!("swap {line} {text}"));
         log(format!("{method} {after:?}"));
@@ -212,7 +212,8 @@ fn md5_of(bytes: &[u8]) -> String {
     cairn_types::ObjectHash(digest).hex()
 }
 
-/// The ETag of what is there; an error where that is not known, and why where nobody may say so.
+/// The ETag of the current version; an error if it is unknown, with the reason if that is a
+/// violation.
 async fn read(
     cluster: &Cluster,
     proxy: usize,
@@ -242,13 +243,13 @@ async fn read(
     }
 }
 
-/// Checks the histories, in the end.
+/// Final check of the histories.
 pub(crate) async fn check(cluster: &Cluster, swaps: &Swaps, wrong: &mut Vec<String>) {
     for object in OBJECTS {
         let history = swaps.of(object);
         match read(cluster, 0, object, true).await {
             Ok(last) => {
-                // A server that forgets what was in doubt may let go of what was seen.
+                // A server that forgets its doubts may drop a version that was seen.
                 let seen = match cluster.shared.keeps_nodes() {
                     true => history.seen.clone(),
                     false => BTreeSet::new(),
@@ -288,8 +289,8 @@ fn check_replicas(cluster: &Cluster, object: &str, wrong: &mut Vec<String>) {
     }
 }
 
-/// Finds what cannot be true of these writes together. `kept`: what was seen and must be part of what
-/// happened; `seen`: what was seen at all; `last`: what is there in the end.
+/// Finds contradictions between these writes. `kept` are versions seen that must be on the path,
+/// `seen` all versions seen, `last` is the final version.
 fn verify(
     attempts: &[Attempt],
     kept: &BTreeSet<String>,
@@ -310,7 +311,7 @@ fn verify(
             _ => {}
         }
     }
-    // All that happened for certain, with what it took the place of.
+    // Writes that certainly happened, with the versions they replaced.
     let done = |attempt: &&Attempt| attempt.outcome == Outcome::Done;
     let certain = attempts.iter().filter(done);
     let certain = certain.flat_map(|a| [a.before.as_deref(), a.after.as_deref()]);
@@ -333,7 +334,7 @@ fn verify(
             wrong.push(format!("{etag} was refused, and built on"));
         }
     }
-    // Each version is followed by one other at most.
+    // Each version has at most one successor.
     let followers = |etag: &str| -> Vec<String> {
         let follows = |attempt: &&Attempt| {
             attempt.before.as_deref() == Some(etag)
@@ -367,8 +368,8 @@ fn verify(
     wrong
 }
 
-/// Conditions that were said not to hold, of versions that were there all the time: acknowledged
-/// before, and replaced by nobody.
+/// Refused conditions on versions that existed all the time: acknowledged before, and replaced by
+/// nobody.
 fn refused_in_vain(attempts: &[Attempt]) -> Vec<String> {
     let mut wrong = Vec::new();
     for failed in attempts {
@@ -395,7 +396,7 @@ fn refused_in_vain(attempts: &[Attempt]) -> Vec<String> {
     wrong
 }
 
-/// May what followed this version, in one step or several, have been its deletion?
+/// Whether a deletion may have followed this version, directly or indirectly.
 fn may_be_deleted(attempts: &[Attempt], etag: &str) -> bool {
     let mut next = vec![etag];
     while let Some(etag) = next.pop() {

@@ -1,4 +1,4 @@
-//! Cells as files, one each: read from a folder, measured into one.
+//! Cells as files, one each: read from a folder, or measured into one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,27 @@ use cairn_advise::plan::Planned;
 use super::device;
 use super::load::{self, Times};
 use super::store::Store;
-use super::{read, say, write};
+use super::{print_line, read, write};
 
-/// Between two looks at a disk that has to come to rest, and how many there are.
-const SETTLE: Duration = Duration::from_millis(700);
-const SETTLE_TRIES: usize = 10;
-/// A repetition beside other programs is made again this often.
-const TRIES: usize = 2;
-/// More files than this in a folder are no cells.
+/// Interval and number of checks for a disk to become idle.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(700);
+const SETTLE_TRIES_MAX: usize = 10;
+/// Maximum attempts at a repetition that other programs disturb.
+const TRIES_MAX: usize = 2;
+/// Maximum files in a folder of cells.
 const FILES_MAX: usize = 10_000;
 
-/// Programs and folders that cells are measured with.
+/// Programs and folders with which cells are measured.
 #[derive(Debug)]
 pub(super) struct Bench {
     /// The `cairn` whose store and lab are run.
     pub(super) program: PathBuf,
-    /// The folder of stores, each removed when its cell has ended.
+    /// Folder of the stores, each removed when its cell has ended.
     pub(super) data: PathBuf,
     pub(super) times: Times,
 }
 
-/// All cells of a folder: its `*.json`, in the order of their names.
+/// All cells of a folder: its `*.json` in the order of their names.
 pub(super) fn read_all(folder: &Path) -> Result<Vec<Cell>> {
     let mut paths = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
@@ -54,7 +54,7 @@ pub(super) fn read_all(folder: &Path) -> Result<Vec<Cell>> {
 }
 
 impl Bench {
-    /// One repetition of a cell, on a store of its own.
+    /// Runs one repetition of a cell, on a store of its own.
     fn once(&self, planned: &Planned) -> Result<Measured> {
         let folder = self.data.join(format!("advise-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -80,9 +80,9 @@ impl Bench {
         })
     }
 
-    /// Measures cells round after round into files of their names. What a file has already is kept, so
-    /// a run that was ended goes on. Repetitions beside other programs are kept and do not count: they
-    /// are made again, each [`TRIES`] times at most.
+    /// Measures cells in rounds, each into a file of its name. Existing results are kept, so that
+    /// an interrupted run resumes. Disturbed repetitions are kept but not counted: they are
+    /// repeated, each up to [`TRIES_MAX`] times.
     pub(super) fn measure(
         &self,
         planned: &[Planned],
@@ -109,7 +109,7 @@ impl Bench {
         for round in 1..=repetitions {
             for (cell, planned) in cells.iter_mut().zip(planned) {
                 let mut tries = 0;
-                while quiet(cell) < round && tries < TRIES {
+                while quiet(cell) < round && tries < TRIES_MAX {
                     tries += 1;
                     self.once_more(cell, planned, round, folder)?;
                 }
@@ -118,7 +118,7 @@ impl Bench {
         Ok(cells)
     }
 
-    /// One more repetition of a cell, told and written to its file.
+    /// Runs one more repetition of a cell, prints it, and writes the file.
     fn once_more(
         &self,
         cell: &mut Cell,
@@ -127,7 +127,7 @@ impl Bench {
         folder: &Path,
     ) -> Result<()> {
         let it = self.once(planned)?;
-        say(&format!(
+        print_line(&format!(
             "{} {round}: {:.0}/s, p50 {:.2} ms, p95 {:.2} ms, lone sync {:.2} ms{}{}",
             cell.name,
             it.throughput,
@@ -147,12 +147,12 @@ impl Bench {
     }
 }
 
-/// Waits until the disk has come to rest: files that the cell before removed are still journaled and
-/// discarded, and syncs wait for that. Seconds of a lone sync then.
+/// Waits until the disk is idle: files removed after the previous cell are still being journaled
+/// and discarded, which delays syncs. Returns the seconds of a single sync then.
 fn settled(folder: &Path) -> Result<f64> {
     let mut last = device::lone_sync(folder)?;
-    for _ in 0..SETTLE_TRIES {
-        std::thread::sleep(SETTLE);
+    for _ in 0..SETTLE_TRIES_MAX {
+        std::thread::sleep(SETTLE_INTERVAL);
         let now = device::lone_sync(folder)?;
         // Neither much quicker than before nor much slower.
         let is_steady = now <= last * 1.25 && last <= now * 1.25;
@@ -164,7 +164,7 @@ fn settled(folder: &Path) -> Result<f64> {
     Ok(last)
 }
 
-/// Repetitions that count.
+/// Number of undisturbed repetitions.
 fn quiet(cell: &Cell) -> usize {
     cell.repetitions.iter().filter(|it| it.is_quiet()).count()
 }

@@ -1,5 +1,5 @@
-//! A disk, measured through a folder on it: reads by depth, size and distance; syncs by the number of
-//! files that share one, and by bytes.
+//! Measurement of a disk through a folder on it: reads by depth, size and distance; syncs by number
+//! of files and bytes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,17 +11,17 @@ use anyhow::{Context, Result, ensure};
 use cairn_advise::calibration::Medium;
 use cairn_advise::{SplitMix, Spread};
 
-/// Reads past the page cache are of whole blocks at whole blocks.
-const BLOCK: usize = 4096;
+/// Alignment and unit of direct reads, in bytes.
+const BLOCK_BYTES: usize = 4096;
 const DEPTHS: [usize; 5] = [1, 2, 4, 8, 16];
-const SIZES: [usize; 3] = [BLOCK, 64 << 10, 1 << 20];
-const MEMBERS: [usize; 5] = [1, 2, 4, 8, 24];
-const LARGE: usize = 1 << 20;
-/// A deeper queue that gains less than this gains nothing.
-const GAIN: f64 = 1.15;
+const SIZES_BYTES: [usize; 3] = [BLOCK_BYTES, 64 << 10, 1 << 20];
+const SYNC_MEMBERS: [usize; 5] = [1, 2, 4, 8, 24];
+const LARGE_BYTES: usize = 1 << 20;
+/// Minimum ratio by which a deeper queue must gain.
+const GAIN_MIN: f64 = 1.15;
 const QUANTILES: usize = 33;
 
-/// How much is measured.
+/// Amount of measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) file_bytes: u64,
@@ -29,17 +29,21 @@ pub(super) struct Effort {
     pub(super) syncs: usize,
 }
 
-/// Measures the disk of this folder; `told` receives a line for each finding.
-pub(super) fn measure(folder: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Medium> {
+/// Measures the disk of this folder; `report` receives a line for each result.
+pub(super) fn measure(
+    folder: &Path,
+    effort: Effort,
+    report: &mut dyn FnMut(&str),
+) -> Result<Medium> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let path = folder.join("reads");
-    let medium = of_file(&path, effort, told).and_then(|reads| {
-        let syncs = syncs(folder, effort, told)?;
+    let medium = of_file(&path, effort, report).and_then(|reads| {
+        let syncs = syncs(folder, effort, report)?;
         Ok(Medium {
             ..joined(reads, syncs)
         })
     });
-    // Whatever happened, nothing large stays.
+    // Removes all files, even after an error.
     let _ = fs::remove_dir_all(folder);
     medium
 }
@@ -75,13 +79,13 @@ fn joined(reads: Reads, syncs: Syncs) -> Medium {
     }
 }
 
-fn of_file(path: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Reads> {
+fn of_file(path: &Path, effort: Effort, report: &mut dyn FnMut(&str)) -> Result<Reads> {
     let at = || path.display().to_string();
     let mut file = File::create(path).with_context(at)?;
     let mut dice = SplitMix::new(effort.file_bytes);
-    let mut chunk = vec![0u8; LARGE];
-    for _ in 0..effort.file_bytes / LARGE as u64 {
-        // Not all alike, so that nothing on the way stores it in less.
+    let mut chunk = vec![0u8; LARGE_BYTES];
+    for _ in 0..effort.file_bytes / LARGE_BYTES as u64 {
+        // Different chunks, so that no layer compresses or deduplicates them.
         chunk
             .chunks_mut(8)
             .for_each(|c| c.copy_from_slice(&dice.number().to_le_bytes()[..c.len()]));
@@ -101,37 +105,53 @@ fn of_file(path: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Re
     })?;
     let mut means = Vec::new();
     let mut first = Vec::new();
-    for size in SIZES {
+    for size in SIZES_BYTES {
         let samples = reads(&file, effort, size, 1, None)?;
         means.push(mean(&samples));
-        told(&format!("read {size:>8} B, depth 1: {}", told_of(&samples)));
-        if size == BLOCK {
+        report(&format!(
+            "read {size:>8} B, depth 1: {}",
+            describe(&samples)
+        ));
+        if size == BLOCK_BYTES {
             first = samples;
         }
     }
-    let byte = ((means[2] - means[0]) / (SIZES[2] - SIZES[0]) as f64).max(0.0);
+    let byte = ((means[2] - means[0]) / (SIZES_BYTES[2] - SIZES_BYTES[0]) as f64).max(0.0);
     let mut rates = Vec::new();
     for depth in DEPTHS {
         let started = Instant::now();
-        let done = reads(&file, effort, BLOCK, depth, None)?.len();
+        let done = reads(&file, effort, BLOCK_BYTES, depth, None)?.len();
         let rate = done as f64 / started.elapsed().as_secs_f64();
-        told(&format!("read {BLOCK:>8} B, depth {depth}: {rate:.0}/s"));
+        report(&format!(
+            "read {BLOCK_BYTES:>8} B, depth {depth}: {rate:.0}/s"
+        ));
         rates.push(rate);
     }
-    let near = mean(&reads(&file, effort, BLOCK, 1, Some(64 * BLOCK as u64))?);
-    told(&format!(
-        "read {BLOCK:>8} B, within 256 KiB: mean {:.0} µs",
+    let near = mean(&reads(
+        &file,
+        effort,
+        BLOCK_BYTES,
+        1,
+        Some(64 * BLOCK_BYTES as u64),
+    )?);
+    report(&format!(
+        "read {BLOCK_BYTES:>8} B, within 256 KiB: mean {:.0} µs",
         near * 1e6
     ));
     let far = means[0];
     let most = rates.iter().copied().fold(0.0, f64::max);
     let channels = (most / rates[0]).round().clamp(1.0, 16.0);
     Ok(Reads {
-        channels: if channels < GAIN { 1 } else { channels as u32 },
-        base: (near.min(far) - byte * BLOCK as f64).max(1e-6),
+        channels: if channels < GAIN_MIN {
+            1
+        } else {
+            channels as u32
+        },
+        base: (near.min(far) - byte * BLOCK_BYTES as f64).max(1e-6),
         byte,
-        // Distances within the file are a third of it on average, their roots 0.53 of the whole's.
-        seek: if far > near * GAIN {
+        // The average distance within the file is a third of it, and the average root 0.53 of the
+        // whole's.
+        seek: if far > near * GAIN_MIN {
             (far - near) / 0.53
         } else {
             0.0
@@ -140,7 +160,7 @@ fn of_file(path: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Re
     })
 }
 
-/// Seconds of each read, by `depth` threads; at random, or not farther than `reach` from the last.
+/// Seconds of each read by `depth` threads; at random, or within `reach` of the previous one.
 fn reads(
     file: &File,
     effort: Effort,
@@ -148,25 +168,25 @@ fn reads(
     depth: usize,
     reach: Option<u64>,
 ) -> Result<Vec<f64>> {
-    let blocks = (effort.file_bytes - size as u64) / BLOCK as u64;
+    let blocks = (effort.file_bytes - size as u64) / BLOCK_BYTES as u64;
     let each = (effort.reads / depth).max(8);
     let one = |number: u64| -> Result<Vec<f64>> {
         let mut dice = SplitMix::new(number + size as u64);
-        let mut memory = vec![0u8; size + BLOCK];
-        let start = memory.as_ptr().align_offset(BLOCK);
+        let mut memory = vec![0u8; size + BLOCK_BYTES];
+        let start = memory.as_ptr().align_offset(BLOCK_BYTES);
         let buffer = &mut memory[start..start + size];
         let mut samples = Vec::with_capacity(each);
         let mut block = dice.number() % blocks;
         for _ in 0..each {
             block = match reach {
                 Some(reach) => {
-                    let low = block.saturating_sub(reach / BLOCK as u64 / 2);
-                    (low + dice.number() % (reach / BLOCK as u64)).min(blocks)
+                    let low = block.saturating_sub(reach / BLOCK_BYTES as u64 / 2);
+                    (low + dice.number() % (reach / BLOCK_BYTES as u64)).min(blocks)
                 }
                 None => dice.number() % blocks,
             };
             let started = Instant::now();
-            file.read_exact_at(buffer, block * BLOCK as u64)
+            file.read_exact_at(buffer, block * BLOCK_BYTES as u64)
                 .context("reading")?;
             samples.push(started.elapsed().as_secs_f64());
         }
@@ -187,7 +207,7 @@ fn reads(
     })
 }
 
-/// `syncfs` after so many new files of so many bytes; seconds of it, and its processor time.
+/// Seconds and processor time of one `syncfs` after writing `members` new files of `bytes` bytes.
 fn sync_once(folder: &Path, members: usize, bytes: usize) -> Result<(f64, f64)> {
     let content = vec![0x5au8; bytes];
     let mut paths = Vec::new();
@@ -206,29 +226,29 @@ fn sync_once(folder: &Path, members: usize, bytes: usize) -> Result<(f64, f64)> 
     Ok(took)
 }
 
-/// Seconds of a lone sync in this folder now: the median of five.
+/// Seconds of a single sync in this folder: the median of five.
 pub(super) fn lone_sync(folder: &Path) -> Result<f64> {
     let mut samples = Vec::new();
     for _ in 0..5 {
-        samples.push(sync_once(folder, 1, BLOCK)?.0);
+        samples.push(sync_once(folder, 1, BLOCK_BYTES)?.0);
     }
     samples.sort_by(f64::total_cmp);
     Ok(samples[2])
 }
 
-fn syncs(folder: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Syncs> {
+fn syncs(folder: &Path, effort: Effort, report: &mut dyn FnMut(&str)) -> Result<Syncs> {
     let mut points = Vec::new();
     let (mut cpu, mut parts) = (Vec::new(), Vec::new());
-    for members in MEMBERS {
+    for members in SYNC_MEMBERS {
         let mut samples = Vec::new();
         for _ in 0..effort.syncs {
-            let (seconds, processor) = sync_once(folder, members, BLOCK)?;
+            let (seconds, processor) = sync_once(folder, members, BLOCK_BYTES)?;
             samples.push(seconds);
             cpu.push(processor);
         }
-        told(&format!(
+        report(&format!(
             "sync shared by {members:>2}: {}",
-            told_of(&samples)
+            describe(&samples)
         ));
         let mean = mean(&samples);
         parts.extend(samples.iter().map(|s| s / mean));
@@ -237,9 +257,9 @@ fn syncs(folder: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Sy
     let (base, member) = line(&points);
     let mut large = Vec::new();
     for _ in 0..effort.syncs.div_ceil(3) {
-        large.push(sync_once(folder, 4, LARGE)?.0);
+        large.push(sync_once(folder, 4, LARGE_BYTES)?.0);
     }
-    told(&format!("sync of 4 files of 1 MiB: {}", told_of(&large)));
+    report(&format!("sync of 4 files of 1 MiB: {}", describe(&large)));
     let small = base + 3.0 * member;
     ensure!(
         base > 0.0,
@@ -249,14 +269,13 @@ fn syncs(folder: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Sy
     Ok(Syncs {
         base,
         member,
-        byte: ((mean(&large) - small) / (4 * LARGE) as f64).max(0.0),
+        byte: ((mean(&large) - small) / (4 * LARGE_BYTES) as f64).max(0.0),
         cpu: mean(&cpu),
         spread: Spread::of_samples(&parts, QUANTILES),
     })
 }
 
-/// The straight line by least squares through (members, seconds): value at one member, and slope; neither
-/// below 0.
+/// Least-squares line through (members, seconds): value at one member, and slope; neither below 0.
 fn line(points: &[(f64, f64)]) -> (f64, f64) {
     let count = points.len() as f64;
     let mean_x = points.iter().map(|(x, _)| x).sum::<f64>() / count;
@@ -279,7 +298,7 @@ fn mean(samples: &[f64]) -> f64 {
     samples.iter().sum::<f64>() / samples.len().max(1) as f64
 }
 
-fn told_of(samples: &[f64]) -> String {
+fn describe(samples: &[f64]) -> String {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |part: f64| {
@@ -296,7 +315,7 @@ fn told_of(samples: &[f64]) -> String {
     )
 }
 
-/// Seconds that this thread has run; 0 where the kernel does not tell.
+/// Seconds of processor time of this thread; 0 if the kernel does not report it.
 fn thread_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text

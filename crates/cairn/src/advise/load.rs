@@ -1,4 +1,4 @@
-//! The load of a cell: a workload file for `cairn lab run`, run as a child process, and its results.
+//! Load of a cell: a workload file for `cairn lab run`, run as a child process, and its results.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,14 +16,14 @@ use cairn_lab::results::read_folder;
 use super::processor::{Used, Watch};
 use super::store::{CODED, Store};
 
-/// Seconds before anything counts, and seconds that count.
+/// Seconds of the ramp, and counted seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) ramp: f64,
     pub(super) counted: f64,
 }
 
-/// The lab's own TOML for a workload.
+/// The lab's TOML for a workload.
 pub(super) fn workload_file(workload: &Workload, times: Times) -> String {
     let sizes = workload.mean_size().round();
     let containers = workload.containers;
@@ -62,7 +62,7 @@ pub(super) fn workload_file(workload: &Workload, times: Times) -> String {
     text
 }
 
-/// Runs a cell's load once against a store that is up, in a folder of its own.
+/// Runs a cell's load once against a running store, in a folder of its own.
 pub(super) fn run(
     program: &Path,
     folder: &Path,
@@ -100,7 +100,7 @@ pub(super) fn run(
     watched.push(child.id());
     let watch = Watch::start(watched);
     let status = child.wait().context("cairn lab run")?;
-    // 3: more than a hundredth failed, which the cell tells.
+    // Exit code 3: over one percent failed, which the cell records.
     if !status.success() && status.code() != Some(3) {
         let told = fs::read_to_string(&log).unwrap_or_default();
         let last: Vec<&str> = told.lines().rev().take(3).collect();
@@ -162,17 +162,17 @@ fn read(out: &Path, workload: &Workload, watch: Watch) -> Result<Measured> {
     })
 }
 
-/// Processor seconds a second.
+/// Processor seconds per second.
 #[derive(Debug, Default, PartialEq)]
 struct Spent {
     store: Option<f64>,
     load: Option<f64>,
     storage: Option<f64>,
-    /// Part of the host.
+    /// Share of the host.
     others: Option<f64>,
 }
 
-/// The last process watched is the load's, the first the proxy's.
+/// Splits processor time; the last watched process is the load's, the first the proxy's.
 fn spent(used: Option<&Used>) -> Spent {
     let Some((used, (load, store))) = used.and_then(|u| Some((u, u.each.split_last()?))) else {
         return Spent::default();

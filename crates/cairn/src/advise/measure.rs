@@ -1,4 +1,4 @@
-//! `cairn advise measure` and `fit`: from a host to a calibration.
+//! `cairn advise measure` and `fit`: calibration of a host.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use clap::Args;
 use super::cells::{Bench, read_all};
 use super::device::{self, Effort};
 use super::load::Times;
-use super::{read, say, write};
+use super::{print_line, read, write};
 
 /// Operations of each simulated cell while demands are fitted.
 const OPERATIONS: u64 = 4000;
@@ -112,18 +112,20 @@ pub(super) fn measure(arguments: &MeasureArguments) -> Result<()> {
             syncs: 30,
         },
     };
-    say("the disk:");
+    print_line("the disk:");
     let folder = bench
         .data
         .join(format!("advise-disk-{}", std::process::id()));
-    let medium = device::measure(&folder, effort, &mut |line| say(&format!("  {line}")))?;
+    let medium = device::measure(&folder, effort, &mut |line| {
+        print_line(&format!("  {line}"))
+    })?;
     let media = BTreeMap::from([(arguments.medium.clone(), medium)]);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let planned = match arguments.quick {
         true => quick_cells(&arguments.medium, cores),
         false => calibration_cells(&arguments.medium, cores),
     };
-    say("cells:");
+    print_line("cells:");
     let repetitions = arguments
         .repetitions
         .unwrap_or(if arguments.quick { 1 } else { 3 });
@@ -137,7 +139,7 @@ pub(super) fn fit(arguments: &FitArguments) -> Result<()> {
     for folder in &arguments.cells {
         cells.extend(read_all(folder)?);
     }
-    // The fit scales syncs; media that were scaled before begin from there.
+    // The fit scales syncs; media scaled before are its starting point.
     fit_and_write(&cells, known.medium, &arguments.out)
 }
 
@@ -146,21 +148,21 @@ fn fit_and_write(
     media: BTreeMap<String, Medium>,
     out: &std::path::Path,
 ) -> Result<()> {
-    say("fitting:");
+    print_line("fitting:");
     let made_on = format!("{} cells of {}", cells.len(), host());
     let (calibration, off) = fit::fit(cells, media, made_on, OPERATIONS)?;
     for off in off {
-        say(&format!(
+        print_line(&format!(
             "  {}: measured over predicted: throughput {:.2}, p50 {:.2}, p95 {:.2}",
             off.cell, off.throughput, off.p50, off.p95
         ));
     }
     write(out, &calibration.to_text())?;
-    say(&format!("{}", out.display()));
+    print_line(&format!("{}", out.display()));
     Ok(())
 }
 
-/// The host in words, without its name.
+/// Description of the host, without its name.
 fn host() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text

@@ -5,29 +5,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-const EVERY: Duration = Duration::from_millis(100);
-/// Linux tells processes' times in these, whatever the kernel's own tick is.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Unit of processes' times in proc(5), whatever the kernel's own tick.
 const TICKS_A_SECOND: f64 = 100.0;
-/// Half an hour of samples.
+/// Maximum samples: half an hour.
 const SAMPLES_MAX: usize = 18_000;
 
 #[derive(Clone, Debug)]
 struct Sample {
     /// Seconds since 1970.
     at: f64,
-    /// Seconds of each watched process so far; those that ended keep what they had.
+    /// Seconds of each watched process so far; ended ones keep their last value.
     each: Vec<f64>,
     /// Seconds that the host's processors were busy so far.
     host: f64,
 }
 
-/// Watches processes until it is asked what they used.
+/// Sampler of processes, until queried.
 pub(super) struct Watch {
     ends: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Sample>>,
 }
 
-/// Processor seconds a second within a window of time.
+/// Processor seconds per second within a time window.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Used {
     pub(super) each: Vec<f64>,
@@ -43,14 +43,14 @@ impl Watch {
             while !ended.load(Ordering::Acquire) && samples.len() < SAMPLES_MAX {
                 let before = samples.last().map(|sample| sample.each.clone());
                 samples.push(sample(&processes, before));
-                std::thread::sleep(EVERY);
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
             samples
         });
         Watch { ends, thread }
     }
 
-    /// `None` where too few samples lie in the window.
+    /// `None` if the window has too few samples.
     pub(super) fn used(self, from: f64, to: f64) -> Option<Used> {
         self.ends.store(true, Ordering::Release);
         let samples = self.thread.join().ok()?;
@@ -89,7 +89,7 @@ fn sample(processes: &[u32], before: Option<Vec<f64>>) -> Sample {
     }
 }
 
-/// User and system time of a `/proc/PID/stat`; the command's name may hold blanks and brackets.
+/// User and system time in a `/proc/PID/stat`; the command's name may contain spaces and brackets.
 fn of_process(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
@@ -98,7 +98,7 @@ fn of_process(stat: &str) -> Option<f64> {
     Some((user + system) / TICKS_A_SECOND)
 }
 
-/// Busy time of `/proc/stat`: all but idle and waiting; what a hypervisor stole counts as used by others.
+/// Busy time in `/proc/stat`: all except idle and I/O wait; steal time counts as used by others.
 fn of_host(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<f64> = line

@@ -1,4 +1,4 @@
-//! A store of a cell's own: `cairn up` on loopback, or its servers in two processes, as children.
+//! Store of a cell: `cairn up` on loopback, or its servers in two processes, as children.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,13 +12,13 @@ use anyhow::{Context, Result, bail};
 use cairn_advise::cluster::{Cluster, Erasure, Processes};
 use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
 
-/// A store that is not there by then will not be.
-const START_MAX: Duration = Duration::from_secs(60);
-const STOP_MAX: Duration = Duration::from_secs(20);
+/// Timeout of a store's start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The policy of cells with an erasure code.
 pub(super) const CODED: &str = "coded";
 
-/// A running store; ended when dropped.
+/// A running store; stopped when dropped.
 pub(super) struct Store {
     /// The proxy's process first.
     processes: Vec<Process>,
@@ -32,7 +32,7 @@ struct Process {
 }
 
 impl Store {
-    /// Starts one for this cluster, which has one node, in an empty folder.
+    /// Starts a store for this cluster of one node, in an empty folder.
     pub(super) fn start(program: &Path, data: &Path, cluster: &Cluster) -> Result<Store> {
         let [node] = &cluster.node[..] else {
             bail!(
@@ -103,7 +103,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Starts a process, and waits until its server is ready; the server's address.
+    /// Starts a process and waits until its server is ready; returns the server's address.
     fn add(&mut self, command: &mut Command, server: &str) -> Result<String> {
         let mut child = command
             .stdin(Stdio::null())
@@ -127,7 +127,7 @@ impl Store {
         let Some(process) = self.processes.last_mut() else {
             bail!("no process of {server}");
         };
-        while let Some(left) = START_MAX.checked_sub(started.elapsed()) {
+        while let Some(left) = START_TIMEOUT.checked_sub(started.elapsed()) {
             match process.lines.recv_timeout(left) {
                 Ok(line) => {
                     let address = line
@@ -146,16 +146,16 @@ impl Store {
                 Err(RecvTimeoutError::Timeout) => break,
             }
         }
-        bail!("{server} was not ready within {START_MAX:?}")
+        bail!("{server} was not ready within {START_TIMEOUT:?}")
     }
 
-    /// Takes the devices of a zone away, which `cairn up` numbers alike.
+    /// Removes the devices of a zone, which has the same number in `cairn up`.
     pub(super) fn lose(&self, zone: u32) -> Result<()> {
         let device = self.devices.join(format!("d{zone}"));
         fs::remove_dir_all(&device).with_context(|| device.display().to_string())
     }
 
-    /// Processes, the proxy's first.
+    /// Process ids, the proxy's first.
     pub(super) fn processes(&self) -> Vec<u32> {
         self.processes
             .iter()
@@ -171,11 +171,11 @@ impl Drop for Store {
                 .ok()
                 .and_then(rustix::process::Pid::from_raw);
             if let Some(id) = id {
-                // Gone already, if it fails.
+                // Fails if it is gone already.
                 let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
             }
             let asked = Instant::now();
-            while asked.elapsed() < STOP_MAX {
+            while asked.elapsed() < STOP_TIMEOUT {
                 match process.child.try_wait() {
                     Ok(None) => std::thread::sleep(Duration::from_millis(20)),
                     _ => break,
@@ -187,13 +187,14 @@ impl Drop for Store {
     }
 }
 
-/// A free port of loopback: another program may take it before the store does, which then says so.
+/// A free loopback address: another program may bind it before the store, which then reports an
+/// error.
 fn free_address() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a free port")?;
     Ok(listener.local_addr().context("a free port")?.to_string())
 }
 
-/// Adds an erasure-coded policy to the confs and rings that `cairn up` has written.
+/// Adds an erasure-coded policy to the confs and rings written by `cairn up`.
 fn add_policy(etc: &Path, erasure: Erasure, part_power: u32) -> Result<()> {
     let conf = etc.join("swift.conf");
     let text = fs::read_to_string(&conf).with_context(|| conf.display().to_string())?;

@@ -1,4 +1,5 @@
-//! `cairn advise validate`: predictions written down first, cells measured then, and the score.
+//! `cairn advise validate`: predictions are recorded first, then cells are measured, then both are
+//! compared.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use clap::{Args, Subcommand};
 
 use super::cells::read_all;
 use super::measure::BenchArguments;
-use super::{read, say, write};
+use super::{print_line, read, write};
 
 const OPERATIONS: u64 = 12_000;
 
@@ -104,7 +105,7 @@ pub(super) fn run(command: ValidateCommand) -> Result<()> {
     }
 }
 
-/// The medium and cores that the calibration's own cells have.
+/// Predicts with the medium and cores of the calibration's own cells.
 fn predict(arguments: &PredictArguments) -> Result<()> {
     let calibration = read(&arguments.calibration, Calibration::parse)?;
     let calibrated = read_all(&arguments.calibration_cells)?;
@@ -131,7 +132,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
         OPERATIONS,
     )?;
     write(&arguments.out, &predictions.to_text())?;
-    say(&format!(
+    print_line(&format!(
         "{} cells in {}",
         predictions.cells.len(),
         arguments.out.display()
@@ -157,7 +158,7 @@ fn hold(arguments: &ScoreArguments) -> Result<()> {
         all.for_each(|repetition| repetition.others = None);
     }
     let score = score(&predictions, &cells)?;
-    say(score.to_text().trim_end());
+    print_line(score.to_text().trim_end());
     if let Some(out) = &arguments.out {
         write(&out.join("score.md"), &score.to_text())?;
         write(&out.join("score.json"), &score.to_json())?;

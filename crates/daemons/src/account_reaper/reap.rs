@@ -1,4 +1,4 @@
-//! One account: its containers, their objects, and the requests that delete them.
+//! Reaping one account: deletes its containers and their objects by requests.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ use tracing::{debug, info, warn};
 use super::AccountReaper;
 use crate::calls;
 
-/// Containers read at once.
-const CONTAINERS_AT_ONCE: usize = 1000;
-/// A page of 10,000 names of 1024 bytes, escaped.
+/// Containers read per page.
+const CONTAINERS_PER_PAGE: usize = 1000;
+/// Maximum listing: a page of 10,000 names of 1024 bytes, escaped.
 const LISTING_BYTES_MAX: u64 = 96 << 20;
 
-/// Where a container is.
-struct Place {
+/// A container and its servers.
+struct ContainerLocation {
     account: String,
     container: String,
     partition: u32,
@@ -50,7 +50,7 @@ impl Outcome {
 }
 
 impl AccountReaper {
-    /// This node's share of the account's containers.
+    /// Reaps this node's share of the account's containers.
     pub(super) async fn reap_account(
         self: &Arc<Self>,
         key: &DbKey,
@@ -63,7 +63,7 @@ impl AccountReaper {
         let account_partition: u32 = key.partition.parse().unwrap_or(0);
         let at_once = (self.config.concurrency as f64).sqrt().ceil() as usize;
         let mut under_way = JoinSet::new();
-        // A row that changes moves behind the last one: it is for the next pass.
+        // A row that changes moves behind the last one: left to the next pass.
         let db = self.pool.db_by_key(key.clone());
         let end = db.read(|broker| broker.max_row()).await.unwrap_or(-1);
         let mut point = -1;
@@ -85,8 +85,10 @@ impl AccountReaper {
                 let (reaper, account) = (self.clone(), info.account.clone());
                 let tell = primaries.to_vec();
                 under_way.spawn(async move {
-                    let place = reaper.place_of(account, container);
-                    reaper.reap_container(place, account_partition, &tell).await;
+                    let location = reaper.locate(account, container);
+                    reaper
+                        .reap_container(location, account_partition, &tell)
+                        .await;
                 });
             }
             match last {
@@ -106,8 +108,7 @@ impl AccountReaper {
         }
     }
 
-    /// Containers that are not deleted, in the order they changed; and the last row, if there
-    /// are more.
+    /// Containers not deleted, by ROWID; and the last ROWID, if there are more.
     async fn containers_since(
         &self,
         key: &DbKey,
@@ -115,17 +116,17 @@ impl AccountReaper {
     ) -> Result<(Vec<String>, Option<i64>), IndexError> {
         let db = self.pool.db_by_key(key.clone());
         let rows = db
-            .read(move |broker| AccountBroker::of(broker).items_since(point, CONTAINERS_AT_ONCE))
+            .read(move |broker| AccountBroker::of(broker).items_since(point, CONTAINERS_PER_PAGE))
             .await?;
         let last = rows.last().map(|row| row.rowid);
         let live = rows.into_iter().filter(|row| !row.deleted);
         Ok((live.map(|row| row.name).collect(), last))
     }
 
-    fn place_of(&self, account: String, container: String) -> Place {
+    fn locate(&self, account: String, container: String) -> ContainerLocation {
         let ring = self.rings.container();
         let partition = ring.partition(&self.hash_path, &account, Some(&container), None);
-        Place {
+        ContainerLocation {
             nodes: ring.primaries(partition),
             account,
             container,
@@ -135,25 +136,25 @@ impl AccountReaper {
 
     async fn reap_container(
         self: &Arc<Self>,
-        place: Place,
+        location: ContainerLocation,
         account_partition: u32,
         account_nodes: &[Node],
     ) {
-        let place = Arc::new(place);
+        let location = Arc::new(location);
         let mut marker = String::new();
-        while let Some((policy, objects)) = self.list(&place, &marker).await {
+        while let Some((policy, objects)) = self.list(&location, &marker).await {
             let Some(last) = objects.last().cloned() else {
                 break;
             };
-            self.reap_objects(&place, policy, objects).await;
+            self.reap_objects(&location, policy, objects).await;
             marker = last;
         }
         let now = self.now().internal();
-        let path = format!("/{}/{}", place.account, place.container);
+        let path = format!("/{}/{}", location.account, location.container);
         let (mut successes, mut failures) = (0, 0);
-        for (number, node) in place.nodes.iter().enumerate() {
+        for (number, node) in location.nodes.iter().enumerate() {
             let mut headers = self.headers(&now);
-            // Each container server tells another account server.
+            // Each container server updates a different account server.
             let told = account_nodes.len().checked_sub(1 + number);
             if let Some(account) = told.and_then(|at| account_nodes.get(at)) {
                 for (name, value) in [
@@ -167,7 +168,7 @@ impl AccountReaper {
                     }
                 }
             }
-            match self.delete(node, place.partition, &path, headers).await {
+            match self.delete(node, location.partition, &path, headers).await {
                 true => successes += 1,
                 false => failures += 1,
             }
@@ -181,7 +182,7 @@ impl AccountReaper {
 
     async fn reap_objects(
         self: &Arc<Self>,
-        place: &Arc<Place>,
+        location: &Arc<ContainerLocation>,
         policy: PolicyIndex,
         objects: Vec<String>,
     ) {
@@ -191,13 +192,13 @@ impl AccountReaper {
             while under_way.len() >= at_once {
                 under_way.join_next().await;
             }
-            let (reaper, place) = (self.clone(), place.clone());
-            under_way.spawn(async move { reaper.reap_object(&place, policy, &object).await });
+            let (reaper, location) = (self.clone(), location.clone());
+            under_way.spawn(async move { reaper.reap_object(&location, policy, &object).await });
         }
         while under_way.join_next().await.is_some() {}
     }
 
-    async fn reap_object(&self, place: &Place, policy: PolicyIndex, object: &str) {
+    async fn reap_object(&self, location: &ContainerLocation, policy: PolicyIndex, object: &str) {
         let Some(ring) = self.rings.object(policy) else {
             warn!(
                 policy = policy.0,
@@ -207,12 +208,12 @@ impl AccountReaper {
         };
         let partition = ring.partition(
             &self.hash_path,
-            &place.account,
-            Some(&place.container),
+            &location.account,
+            Some(&location.container),
             Some(object),
         );
         let now = self.now().internal();
-        let path = format!("/{}/{}/{object}", place.account, place.container);
+        let path = format!("/{}/{}/{object}", location.account, location.container);
         let (mut successes, mut failures) = (0, 0);
         for (number, node) in ring.primaries(partition).iter().enumerate() {
             let mut headers = self.headers(&now);
@@ -220,10 +221,10 @@ impl AccountReaper {
                 "x-backend-storage-policy-index",
                 HeaderValue::from(policy.0),
             );
-            if let Some(container) = place.nodes.get(number % place.nodes.len().max(1)) {
+            if let Some(container) = location.nodes.get(number % location.nodes.len().max(1)) {
                 for (name, value) in [
                     ("x-container-host", container.host()),
-                    ("x-container-partition", place.partition.to_string()),
+                    ("x-container-partition", location.partition.to_string()),
                     ("x-container-device", container.device.device.clone()),
                 ] {
                     if let Ok(value) = HeaderValue::from_str(&value) {
@@ -260,7 +261,7 @@ impl AccountReaper {
         headers
     }
 
-    /// What is not there is as good as deleted: the server has a tombstone all the same.
+    /// Deletes at one server. A 404 counts as success: the server has written a tombstone.
     async fn delete(&self, node: &Node, partition: u32, path: &str, headers: HeaderMap) -> bool {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::DELETE;
@@ -279,13 +280,17 @@ impl AccountReaper {
         }
     }
 
-    /// A page of a container's objects, and their policy. None: nobody answers.
-    async fn list(&self, place: &Place, marker: &str) -> Option<(PolicyIndex, Vec<String>)> {
-        let path = format!("/{}/{}", place.account, place.container);
+    /// A page of a container's objects, and their policy. `None` if no server responds.
+    async fn list(
+        &self,
+        location: &ContainerLocation,
+        marker: &str,
+    ) -> Option<(PolicyIndex, Vec<String>)> {
+        let path = format!("/{}/{}", location.account, location.container);
         let query = format!("format=json&marker={}", quote(marker));
-        for node in place.nodes.iter().rev() {
+        for node in location.nodes.iter().rev() {
             let mut request = Request::new(Body::empty());
-            *request.uri_mut() = backend_uri(node, place.partition, &path, Some(&query));
+            *request.uri_mut() = backend_uri(node, location.partition, &path, Some(&query));
             *request.headers_mut() = self.headers(&self.now().internal());
             let Some((status, headers, body)) = self.get(node, request).await else {
                 continue;
@@ -320,7 +325,7 @@ impl AccountReaper {
     }
 }
 
-/// Which of so many primaries sees to a container.
+/// Index of the primary, of `primaries`, that handles a container.
 fn share_of(container: &str, primaries: usize) -> usize {
     let digest: [u8; 16] = Md5::digest(container.as_bytes()).into();
     (u128::from_be_bytes(digest) % (primaries.max(1) as u128)) as usize

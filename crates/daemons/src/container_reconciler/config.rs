@@ -6,13 +6,13 @@ use cairn_formats::ini::{ConfError, Section};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerReconcilerConfig {
-    /// Between two passes.
+    /// Interval between two passes.
     pub interval: Duration,
-    /// An entry whose object cannot be found is tried again for so long.
+    /// Time for which an entry without a source object is retried.
     pub reclaim_age: Duration,
-    /// Objects moved at once.
+    /// Maximum concurrent moves.
     pub concurrency: usize,
-    /// Of so many processes that share the queue, this is `process`; 0: it works alone.
+    /// Number of processes that share the queue, and the index of this one; 0 if it works alone.
     pub processes: u64,
     pub process: u64,
     pub request_tries: u32,
@@ -36,7 +36,7 @@ impl ContainerReconcilerConfig {
         config.shared(section, None, None)
     }
 
-    /// The same for one of several processes, as a command line says.
+    /// The same for one of several processes, from a command line.
     pub fn shared(
         mut self,
         section: &Section,

@@ -1,45 +1,45 @@
 //! Entries of the queue of misplaced objects: `<policy>:/account/container/object` in containers
-//! named by the hour of the objects' times (`db_replicator/reconcile.rs` puts them there). The
-//! entry's ETag is the time of the misplaced write, its content type says which write it was.
+//! named by the hour of the objects' timestamps (written by `db_replicator/reconcile.rs`). The
+//! entry's ETag is the timestamp of the misplaced write, its content type the kind of write.
 
 use cairn_types::timestamp::decode_timestamps;
 use cairn_types::{PolicyIndex, Timestamp};
 use serde_json::Value;
 
-/// The account that the queue is in.
+/// Account of the queue.
 pub const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
-/// A queue for each hour of the objects' times.
+/// Period of a queue container, in seconds.
 pub(crate) const QUEUE_SECONDS: u64 = 3600;
-/// The content type of an entry for a misplaced PUT.
+/// Content type of an entry for a misplaced PUT.
 pub const PUT_TYPE: &str = "application/x-put";
-/// The content type of an entry for a misplaced DELETE.
+/// Content type of an entry for a misplaced DELETE.
 pub const DELETE_TYPE: &str = "application/x-delete";
 
-/// The name of the queue's container for a time.
+/// Name of the queue's container for a timestamp.
 pub fn queue_container(time: Timestamp) -> u64 {
     time.secs() / QUEUE_SECONDS * QUEUE_SECONDS
 }
 
-/// A write that went to another policy than its container's.
+/// A write to another policy than its container's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) queue_container: String,
-    /// The entry's own name.
+    /// The entry's name in the queue.
     pub(super) name: String,
-    /// Where the write went.
+    /// Policy of the write.
     pub(super) policy: PolicyIndex,
     pub(super) account: String,
     pub(super) container: String,
     pub(super) object: String,
     pub(super) is_delete: bool,
-    /// Of the write.
+    /// Timestamp of the write.
     pub(super) time: Timestamp,
-    /// Of the entry: later where somebody queued it again.
+    /// Timestamp of the entry: later if it was queued again.
     pub(super) queued: Timestamp,
 }
 
 impl Entry {
-    /// From a listing's row. `None`: no entry of this queue looks like that.
+    /// Parses a listing's row; `None` if it is invalid.
     pub(super) fn parse(queue_container: &str, row: &Value) -> Option<Entry> {
         let text = |name: &str| row.get(name).and_then(Value::as_str);
         let name = text("name")?;
@@ -63,13 +63,13 @@ impl Entry {
         })
     }
 
-    /// For requests to a proxy.
+    /// Path for requests to a proxy.
     pub(super) fn path(&self) -> String {
         format!("/v1/{}/{}/{}", self.account, self.container, self.object)
     }
 }
 
-/// The same moment, after what was written at it and corrected `by` times.
+/// The timestamp plus a small offset, after the write and `by` corrections of it.
 pub(super) fn slightly_later(time: Timestamp, by: u64) -> Timestamp {
     time.with_offset(time.offset().saturating_add(by))
 }

@@ -1,4 +1,4 @@
-//! One misplaced write: what has become of it since, and what is to be done.
+//! Relocation of one misplaced write, depending on the object's current state.
 
 use cairn_http::{Response, respond};
 use cairn_types::{PolicyIndex, Timestamp};
@@ -9,8 +9,8 @@ use tracing::{debug, warn};
 use super::{ContainerReconciler, Entry, slightly_later};
 
 const POLICY_HEADER: &str = "x-backend-storage-policy-index";
-/// Of the answer, not of the object.
-const OF_THE_ANSWER: [HeaderName; 5] = [
+/// Headers of the response that are not the object's.
+const RESPONSE_HEADERS: [HeaderName; 5] = [
     CONNECTION,
     DATE,
     TRANSFER_ENCODING,
@@ -18,22 +18,22 @@ const OF_THE_ANSWER: [HeaderName; 5] = [
     HeaderName::from_static("x-openstack-request-id"),
 ];
 
-/// What became of an entry, named as Swift's reconciler counts it.
+/// Outcome of an entry, with the name of Swift's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Too few container servers say which policy is right.
+    /// Too few container servers agree on a policy.
     UnavailableContainer,
-    /// The container's policy is the one the write went to.
+    /// The write went to the container's policy.
     NoopObject,
-    /// One of the policies is being given more partitions.
+    /// A policy's partitions are being doubled.
     PpiSkip,
     UnavailableDestination,
     UnavailableSource,
-    /// Nowhere, for longer than the reclaim age.
+    /// Not found for longer than the reclaim age.
     LostSource,
     CopyFailed,
     DeleteFailed,
-    /// It is where it belongs and could not be removed where it was.
+    /// Moved, but not removed from the old policy.
     CleanupFailed,
     CleanupSuccess,
 }
@@ -54,7 +54,7 @@ impl Outcome {
         }
     }
 
-    /// Can the entry go?
+    /// Whether the entry can be dequeued.
     pub(super) const fn is_done(self) -> bool {
         matches!(
             self,
@@ -104,7 +104,7 @@ impl ContainerReconciler {
         self.copy(entry, destination, source).await
     }
 
-    /// Its ring is there and is not between two numbers of partitions.
+    /// Whether the policy's ring is loaded and its partitions are not being doubled.
     fn is_settled(&self, policy: PolicyIndex) -> bool {
         let ring = self.parts.rings.object(policy);
         ring.is_some_and(|ring| ring.ring().next_part_power().is_none())
@@ -115,7 +115,7 @@ impl ContainerReconciler {
         if entry.time.as_f64() < self.parts.clock.now().as_f64() - age {
             return Outcome::LostSource;
         }
-        // A version as new as the entry says is on its way to where it can be read.
+        // A version at least as new as the entry is not readable yet.
         Outcome::UnavailableSource
     }
 
@@ -123,7 +123,7 @@ impl ContainerReconciler {
         let (head, body) = source.into_parts();
         let newest = backend_time(&head.headers).max(entry.time);
         let mut headers = head.headers;
-        for name in OF_THE_ANSWER {
+        for name in RESPONSE_HEADERS {
             headers.remove(name);
         }
         set(&mut headers, POLICY_HEADER, &destination.to_string());
@@ -180,7 +180,7 @@ impl ContainerReconciler {
     }
 }
 
-/// Answers about an object that is not to be had: they tell the time of its tombstone.
+/// Statuses for an object that does not exist; they carry its tombstone's timestamp.
 const CLIENT_ERRORS: [StatusCode; 4] = [
     StatusCode::NOT_FOUND,
     StatusCode::GONE,
@@ -192,7 +192,7 @@ fn of_policy(policy: PolicyIndex) -> [(&'static str, String); 1] {
     [(POLICY_HEADER, policy.to_string())]
 }
 
-/// When the object, or its tombstone, was written.
+/// Timestamp of the object or its tombstone.
 fn backend_time(headers: &HeaderMap) -> Timestamp {
     respond::header_timestamp(headers, "x-backend-timestamp").unwrap_or_default()
 }

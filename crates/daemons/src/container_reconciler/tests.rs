@@ -13,7 +13,7 @@ const QUEUE: &str = "1699999200";
 /// and what it was asked.
 struct Cluster {
     entry: Value,
-    /// Of the container, at each of its three servers: policy and the time it got that.
+    /// The container's policy, and the time it was set, on each of its three servers.
     claims: [(u32, u64); 3],
     /// Status and time at policy 0 and 1.
     objects: [(StatusCode, &'static str); 2],

@@ -1,5 +1,5 @@
-//! Do a container's ranges make sense? A root's are looked at; a shard takes from its root what
-//! concerns it: its own range, its children, and, where it is to be merged into others, those.
+//! Audit of a container's ranges. A root's are checked; a shard adopts from its root its own range,
+//! its children, and, if it is to be merged into others, those.
 
 use cairn_formats::shard::{Namespace, ShardRange, State, combine, find_gaps, find_overlaps};
 use cairn_index::{ContainerBroker, DbState, IndexError, RangeQuery};
@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use super::context::Context;
 use super::{ContainerSharder, Result, SharderError, Visited};
 
-/// Hex MD5, as names of shards have it of their parent's.
+/// Hex MD5 of the parent's name, as part of a shard's name.
 pub fn hash_container_name(name: &str) -> String {
     hex::encode(Md5::digest(name.as_bytes()))
 }
@@ -20,10 +20,10 @@ fn time(text: &str) -> Timestamp {
 }
 
 impl ContainerSharder {
-    /// False: it had better be left alone.
+    /// Audits the container; false if it must not be processed further.
     pub(super) async fn audit(&self, visited: &Visited, is_deleted: bool) -> Result<bool> {
         if is_deleted {
-            // Its metadata is gone, so there is nothing to look at; but it may still have rows.
+            // Its metadata is gone, so nothing can be audited; but it may still have rows.
             return Ok(true);
         }
         self.forget_contexts(visited).await?;
@@ -36,7 +36,7 @@ impl ContainerSharder {
         Ok(sound)
     }
 
-    /// Contexts of what was done long ago, or given up.
+    /// Removes contexts of cleaving that ended long ago, or was abandoned.
     async fn forget_contexts(&self, visited: &Visited) -> Result<()> {
         let done_before = self.ago(self.config.recon_sharded_timeout);
         let stale_before = self.ago(self.config.replication.reclaim_age);
@@ -86,7 +86,7 @@ impl ContainerSharder {
                 warnings.push(format!("{gaps} missing ranges"));
             }
         }
-        // A child is there before its parent is gone: for a while that is no overlap.
+        // A child exists before its parent is removed, which is no overlap for a while.
         let since = self.ago(self.config.replication.reclaim_age).normal();
         let excused = |a: &ShardRange, b: &ShardRange| {
             let of = |child: &ShardRange, parent: &ShardRange| {
@@ -164,7 +164,7 @@ impl ContainerSharder {
         Ok(true)
     }
 
-    /// Takes what the root knows better, and its own range as it is then.
+    /// Merges newer ranges of the root; returns the resulting own range.
     async fn take_from_root(
         &self,
         visited: &Visited,
@@ -189,7 +189,7 @@ impl ContainerSharder {
                 );
             }
             if broker.db_state()? == DbState::Sharded {
-                // What it was sharded into stays as it was.
+                // Its children are unaffected.
                 return Ok(own);
             }
             let (children, others): (Vec<_>, Vec<_>) = others
@@ -204,7 +204,7 @@ impl ContainerSharder {
         Ok(taken.await?)
     }
 
-    /// A shard that was sharded or merged long ago is marked as deleted; a replicator removes it.
+    /// Marks a shard as deleted that was sharded or merged long ago; a replicator removes it.
     async fn delete_if_spent(&self, visited: &Visited, own: &ShardRange) -> Result<()> {
         let spent = own.is_any(&[State::Sharded, State::Shrunk]) && own.is_deleted();
         let before = self.ago(self.config.replication.reclaim_age);
@@ -226,9 +226,9 @@ impl ContainerSharder {
     }
 }
 
-/// Ranges that are not the shard's children may be what it is to be merged into, or what covers
-/// its part of the namespace after a repair. Ancestors are not, but for a root that takes all;
-/// nor is what goes away itself. Nothing is taken that would leave gaps or overlaps.
+/// Ranges that are not the shard's children may be its acceptors, or cover its range of names after
+/// a repair. Ancestors are excluded, except a root that takes everything; so are ranges being
+/// removed themselves. Nothing is taken that would leave gaps or overlaps.
 fn take_acceptors(
     broker: &ContainerBroker<'_>,
     all: &[ShardRange],

@@ -1,4 +1,5 @@
-//! What the sharder says to other servers, and where the shards it fills lie on this node.
+//! Requests of the sharder to other servers, and the databases on this node for shards being
+//! filled.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use tracing::warn;
 use super::{ContainerSharder, Result, SHARDING, SharderError, Visited, split};
 use crate::calls;
 
-/// A database on this node that a shard's rows are put into, to be sent from here.
+/// A database on this node that takes a shard's rows, to be replicated from here.
 pub(super) struct Shard {
     pub(super) db: ContainerDb,
     pub(super) device_id: u32,
@@ -27,7 +28,7 @@ pub(super) struct Shard {
 }
 
 impl ContainerSharder {
-    /// Puts ranges into all replicas of a container. True: most have taken them.
+    /// Puts ranges into all replicas of a container. True if a majority accepted them.
     pub(super) async fn send_ranges(
         &self,
         name: &str,
@@ -99,7 +100,7 @@ impl ContainerSharder {
         }
     }
 
-    /// The root's ranges between two names, the newest there are.
+    /// Fetches the root's newest ranges between two names.
     pub(super) async fn root_ranges(
         &self,
         visited: &Visited,
@@ -141,7 +142,7 @@ impl ContainerSharder {
             .map_err(|error| failed(error.to_string()))
     }
 
-    /// A device of this node for a partition: a primary's, else any that takes data.
+    /// A device of this node for a partition: a primary's, else a random one, preferably with weight.
     fn local_device(&self, partition: u32) -> Result<Arc<Device>> {
         let local = self.local.lock().clone();
         let primaries = self.ring().primaries(partition);
@@ -163,7 +164,7 @@ impl ContainerSharder {
         Ok(any[dice as usize].clone())
     }
 
-    /// The database on this node to put a shard's rows into; made if there is none.
+    /// The database on this node for a shard's rows; created if missing.
     pub(super) async fn local_shard(&self, visited: &Visited, range: &ShardRange) -> Result<Shard> {
         let (account, container) = range.place();
         let ring = self.ring();

@@ -1,4 +1,4 @@
-//! Which containers are to be sharded, and which shards merged; and what a shard tells its root.
+//! Candidates for sharding and for shrinking, and a shard's report to its root.
 
 use cairn_formats::shard::{ShardRange, State, compactible_sequences, shrink_sequences};
 use cairn_http::params::quote_path;
@@ -17,7 +17,7 @@ impl ContainerSharder {
         range.epoch = Some(now.normal());
     }
 
-    /// A root that has grown is sharded.
+    /// Starts sharding of a root that has grown.
     pub(super) async fn enable_if_large(&self, visited: &Visited) -> Result<()> {
         let now = self.now();
         let own = visited.db.read(move |broker| {
@@ -34,8 +34,8 @@ impl ContainerSharder {
         Ok(())
     }
 
-    /// A sharded root's shards: small ones are merged, large ones sharded.
-    pub(super) async fn look_after_shards(&self, visited: &Visited, leads: bool) -> Result<()> {
+    /// Merges small shards of a sharded root, and starts sharding of large ones.
+    pub(super) async fn manage_shards(&self, visited: &Visited, leads: bool) -> Result<()> {
         let (own, ranges, info) = visited
             .db
             .read(|broker| {
@@ -127,7 +127,7 @@ impl ContainerSharder {
                     self.now(),
                 );
             }
-            // Each donor then copies all it has into the acceptor by itself.
+            // Each donor then copies all its rows into the acceptor.
             for donor in donors {
                 self.send_ranges(&donor.name, &[donor.clone(), acceptor.clone()], &[])
                     .await;
@@ -136,8 +136,8 @@ impl ContainerSharder {
         Ok(())
     }
 
-    /// A shard's range as it is, with its counts, to the root: once for each change.
-    pub(super) async fn tell_root(&self, visited: &Visited) -> Result<()> {
+    /// Reports a shard's range and totals to the root, once for each change.
+    pub(super) async fn report_to_root(&self, visited: &Visited) -> Result<()> {
         let now = self.now();
         let age = self.ago(self.config.replication.reclaim_age);
         let stored = visited
@@ -148,7 +148,7 @@ impl ContainerSharder {
             return Ok(());
         };
         if own.state().is_some_and(State::has_counts) {
-            // Tombstones that may go do not keep a shard from being merged.
+            // Reclaimable tombstones do not prevent a merge.
             let sync_age = self.ago(self.config.replication.reclaim_age.saturating_mul(2));
             if visited
                 .db

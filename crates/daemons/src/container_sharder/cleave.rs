@@ -1,5 +1,5 @@
-//! Cutting a container: finding where, making the shards, copying rows into them range by range,
-//! and the end of it, when all rows are where they belong.
+//! Sharding of a container: finding ranges, creating shards, cleaving rows into them range by
+//! range, and completion.
 
 use std::time::Instant;
 
@@ -15,17 +15,17 @@ use super::context::Context;
 use super::misplaced::{Batches, From};
 use super::{ContainerSharder, Result, Visited, split};
 
-/// What came of one range.
+/// Result of cleaving one range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cleaved {
     Done,
-    /// There was nothing to copy.
+    /// There were no rows.
     Empty,
     Failed,
 }
 
 impl ContainerSharder {
-    /// Looks for ranges behind those there are. How many were found.
+    /// Searches for ranges after the existing ones; returns the number found.
     pub(super) async fn find_ranges(&self, visited: &Visited) -> Result<usize> {
         let began = Instant::now();
         let cut = self.config.cut();
@@ -73,7 +73,7 @@ impl ContainerSharder {
         Ok(count)
     }
 
-    /// Makes the containers of ranges that were found: from then on they take rows.
+    /// Creates the containers of found ranges, which take rows from then on.
     pub(super) async fn create_shards(&self, visited: &Visited) -> Result<usize> {
         let query = RangeQuery {
             states: vec![State::Found],
@@ -102,7 +102,7 @@ impl ContainerSharder {
                 .await
             {
                 self.count("created", "failure");
-                // Ranges become shards in their order.
+                // Shards are created in the order of their ranges.
                 break;
             }
             self.count("created", "success");
@@ -119,7 +119,7 @@ impl ContainerSharder {
         Ok(count)
     }
 
-    /// Copies rows into shards, so many ranges in one visit. True: all have theirs.
+    /// Cleaves a batch of ranges. True if all are done.
     pub(super) async fn cleave(&self, visited: &Visited) -> Result<bool> {
         let (state, mut context) = visited
             .db
@@ -153,7 +153,7 @@ impl ContainerSharder {
             warn!(container = visited.name, "it has lost its own shard range");
             return Ok(false);
         };
-        // Nothing is ever copied into what is to be merged itself.
+        // Nothing is copied into a range that is itself being merged.
         let todo: Vec<ShardRange> = ranges
             .into_iter()
             .filter(|range| !range.is(State::Shrinking))
@@ -227,7 +227,7 @@ impl ContainerSharder {
         let is_empty = !copied && shard.created;
         let is_new = self.update_ranges(visited, &mut range, own, &shard).await?;
         if is_empty {
-            // It was made on the way and has nothing in it.
+            // Created for this range, and empty.
             let db = self.pool.db_by_key(shard.db.key().clone());
             db.remove_if(|_| Ok(true)).await?;
         } else if !self
@@ -260,7 +260,7 @@ impl ContainerSharder {
         })
     }
 
-    /// Copies rows that the shard does not have. False: there were none.
+    /// Copies missing rows to the shard. False if there were none.
     async fn copy(
         &self,
         visited: &Visited,
@@ -291,8 +291,8 @@ impl ContainerSharder {
             copied = true;
             shard.db.merge_items(None, batch).await?;
         }
-        // Read before the rows: what came meanwhile is copied another time. What the source knows
-        // of its replicas the shard knows now as well.
+        // Read before the rows, so that later rows are copied next time. The shard inherits the
+        // source's sync points.
         let mut points = vec![SyncPoint {
             remote_id: id,
             sync_point: max_row,
@@ -305,7 +305,7 @@ impl ContainerSharder {
         Ok(copied)
     }
 
-    /// The ranges as they are after the copy. True: the shard has its rows for the first time.
+    /// Updates the ranges after a copy. True if the shard was cleaved for the first time.
     async fn update_ranges(
         &self,
         visited: &Visited,
@@ -315,7 +315,7 @@ impl ContainerSharder {
     ) -> Result<bool> {
         if own.state().is_some_and(State::is_shrinking) {
             if range.includes(own) {
-                // The acceptor gets the donor's deleted range along: it tells the root both at once.
+                // Adds the donor's deleted range: the acceptor reports both to the root at once.
                 if own.set_state(State::Shrunk) {
                     own.set_deleted(self.now());
                     self.merge(visited, vec![own.clone()]).await?;
@@ -380,7 +380,7 @@ impl ContainerSharder {
         enough
     }
 
-    /// The retiring file goes, if nothing has come into it meanwhile.
+    /// Removes the retiring file, unless rows were added meanwhile.
     pub(super) async fn complete(&self, visited: &Visited) -> Result<bool> {
         let (now, is_root) = (self.now(), visited.is_root);
         let name = visited.name.clone();

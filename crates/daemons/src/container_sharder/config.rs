@@ -12,32 +12,32 @@ use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerSharderConfig {
-    /// The sharder sends what it cleaves as a replicator does.
+    /// Options for replicating cleaved shards.
     pub replication: DbReplicatorConfig,
     pub interval: Duration,
-    /// Large containers are sharded, and small shards merged, without being told to.
+    /// Whether large containers are sharded, and small shards merged, automatically.
     pub auto_shard: bool,
-    /// A container of so many objects is sharded.
+    /// Objects from which a container is sharded.
     pub shard_container_threshold: i64,
     pub rows_per_shard: i64,
     pub minimum_shard_size: i64,
     pub shrinking: Limits,
-    /// Ranges found, and ranges cleaved, in one visit.
+    /// Ranges found per visit, and ranges cleaved per visit.
     pub scanner_batch: usize,
     pub cleave_batch: usize,
-    /// Rows moved at once.
+    /// Rows per transaction when moving.
     pub row_batch: usize,
-    /// Replicas that must have a new shard, and one that was there before; none: most of them.
+    /// Replicas that must have a new shard, and an existing one; none is a majority.
     pub shard_quorum: Option<usize>,
     pub existing_shard_quorum: Option<usize>,
-    /// For one container server's answer.
+    /// Timeout of a container server's response.
     pub patience: Duration,
     pub request_tries: u32,
-    /// Candidates shown to monitoring; negative: all.
+    /// Candidates reported to monitoring; negative for all.
     pub recon_candidates: i64,
-    /// How long a sharded container is shown to monitoring.
+    /// Time for which a sharded container is reported to monitoring.
     pub recon_sharded_timeout: Duration,
-    /// Sharding that takes longer is warned of.
+    /// Duration of sharding from which it is logged.
     pub sharding_timeout: Duration,
     pub stats_interval: Duration,
     pub recon_cache_path: PathBuf,
@@ -51,13 +51,13 @@ impl ContainerSharderConfig {
         Ok(config)
     }
 
-    /// For tools that only cut: what is said of shrinking may be anything.
+    /// For tools that only split: options of shrinking are not checked.
     pub fn read_to_cut(section: &Section) -> Result<Self, ConfError> {
         let config = Self::read_unchecked(section)?;
         config.check_cut(section).map(|()| config)
     }
 
-    /// Each option makes sense by itself.
+    /// Checks each option alone.
     pub fn read_unchecked(section: &Section) -> Result<Self, ConfError> {
         let positive = |option: &str, default: i64| -> Result<i64, ConfError> {
             let number = section.u64_or(option, default.max(1) as u64)?;

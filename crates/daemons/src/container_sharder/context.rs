@@ -1,5 +1,5 @@
-//! How far the cleaving of one database file has come, kept in the container's system metadata
-//! under the id of that file.
+//! Progress of cleaving one database file, stored in the container's system metadata under the
+//! file's id.
 
 use cairn_formats::json_ascii;
 use cairn_index::{ContainerBroker, IndexError};
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 const PREFIX: &str = "Context-";
 
-/// A file's progress. Rows up to `cleave_to_row` are being cleaved in this round; those up to
-/// `last_cleave_to_row` were in the rounds before.
+/// Cleaving progress of a file. Rows up to `cleave_to_row` belong to this round; those up to
+/// `last_cleave_to_row` to earlier ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Context {
-    /// The file's id.
+    /// Id of the file.
     pub(super) id: String,
-    /// The upper bound of the last range that was cleaved.
+    /// Upper bound of the last cleaved range.
     pub(super) cursor: String,
     pub(super) max_row: i64,
     pub(super) cleave_to_row: Option<i64>,
@@ -22,7 +22,7 @@ pub(super) struct Context {
     pub(super) misplaced_done: bool,
     pub(super) ranges_done: i64,
     pub(super) ranges_todo: i64,
-    /// Seconds spent on sending.
+    /// Seconds spent on replication.
     pub(super) replication_time: f64,
 }
 
@@ -63,7 +63,7 @@ impl Context {
         }))
     }
 
-    /// Of the file whose rows are cleaved.
+    /// Loads the context of the file being cleaved.
     pub(super) fn load(broker: &ContainerBroker<'_>) -> Result<Self, IndexError> {
         let (id, max_row) = broker.with_source(|source| Ok((source.id()?, source.max_row()?)))?;
         let name = format!("{PREFIX}{id}");
@@ -77,7 +77,7 @@ impl Context {
         })
     }
 
-    /// All there are, and when each was last written.
+    /// All contexts, with the time of their last update.
     pub(super) fn all(broker: &ContainerBroker<'_>) -> Result<Vec<(Self, String)>, IndexError> {
         let saved = broker.sharding_sysmeta()?;
         let contexts = saved.into_iter().filter_map(|(name, value, time)| {
@@ -95,12 +95,12 @@ impl Context {
         broker.set_sharding_sysmeta(&format!("{PREFIX}{}", self.id), "")
     }
 
-    /// The next ranges are those that begin here or go beyond.
+    /// Marker from which the next ranges are listed.
     pub(super) fn marker(&self) -> String {
         format!("{}\0", self.cursor)
     }
 
-    /// Rows have come since: once more, for those alone.
+    /// Starts another round for rows added since.
     pub(super) fn reset(&mut self) {
         *self = Context {
             id: std::mem::take(&mut self.id),
@@ -149,13 +149,13 @@ mod tests {
         context.misplaced_done = true;
         assert!(context.is_done());
         assert_eq!(Context::parse(&context.to_text()).unwrap(), context);
-        // A row came meanwhile.
+        // A row was added meanwhile.
         context.max_row = 8;
         assert!(!context.is_done());
         context.reset();
         assert_eq!(context.last_cleave_to_row, Some(7));
         assert!(context.cursor.is_empty() && !context.misplaced_done);
-        // As OpenStack Swift writes it.
+        // In the form of OpenStack Swift.
         let text = r#"{"ref": "x", "cursor": "m", "max_row": 3, "cleave_to_row": null,
             "last_cleave_to_row": null, "cleaving_done": false, "misplaced_done": true,
             "ranges_done": 1, "ranges_todo": 2, "replication_time": 0}"#;

@@ -1,6 +1,5 @@
-//! Rows that belong elsewhere: outside the container's part of the namespace, or in shards that
-//! have been cleaved already. They are put into the shards that should have them, those are
-//! replicated, and then the rows go from here.
+//! Misplaced rows: outside the container's range, or in shards already cleaved. They are copied
+//! into the right shards, those are replicated, and then the rows are removed here.
 
 use std::collections::VecDeque;
 
@@ -13,16 +12,16 @@ use super::calls::Shard;
 use super::context::Context;
 use super::{ContainerSharder, Result, Visited};
 
-/// Which of a container's files rows are taken from.
+/// The container's file that rows are taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// The one that takes what is new.
+    /// The file that takes new rows.
     Fresh,
-    /// The one that is cleaved.
+    /// The file being cleaved.
     Source,
 }
 
-/// What became of rows.
+/// Result of moving rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moved {
     success: bool,
@@ -30,7 +29,7 @@ struct Moved {
     unplaced: usize,
 }
 
-/// A file as it was when its rows began to be moved.
+/// Identity and last row of a file when the move began.
 #[derive(Clone, Debug)]
 struct Sampled {
     id: String,
@@ -45,7 +44,7 @@ pub(super) fn part(lower: &str, upper: &str) -> Namespace {
     }
 }
 
-/// What lies outside a range.
+/// The ranges outside of a range.
 fn outside(own: &ShardRange) -> Vec<Namespace> {
     let mut parts = Vec::new();
     if !own.lower.is_empty() {
@@ -83,7 +82,7 @@ impl ContainerSharder {
         self.move_parts(visited, From::Fresh, parts).await
     }
 
-    /// Of the file that is to be cleaved.
+    /// Moves misplaced rows of the file to be cleaved.
     pub(super) async fn move_misplaced_of_source(&self, visited: &Visited) -> Result<bool> {
         let own = visited.db.read(|broker| broker.own_shard_range()).await?;
         self.move_parts(visited, From::Source, outside(&own)).await
@@ -129,7 +128,7 @@ impl ContainerSharder {
             placed: 0,
             unplaced: 0,
         };
-        // Ranges may have to be asked for: first, is there anything to move?
+        // Ranges may have to be fetched; check for rows first.
         if !self.has_rows(visited, from, source).await? {
             return Ok(moved);
         }
@@ -184,7 +183,7 @@ impl ContainerSharder {
         Ok(ranges.await?)
     }
 
-    /// Puts the rows of a part into a shard, and removes them here when it is replicated.
+    /// Copies the rows of a range into a shard, and removes them here once that is replicated.
     async fn move_to(
         &self,
         visited: &Visited,
@@ -235,7 +234,7 @@ impl ContainerSharder {
         let (lower, upper) = (source.lower.clone(), source.upper.clone());
         let removed = visited.db.write(None, move |broker| {
             let remove = |broker: &cairn_index::ContainerBroker<'_>| {
-                // Another file has other rows; what came later was not moved.
+                // Another file has other rows; later rows were not moved.
                 let same = broker.id()? == sampled.id;
                 if same {
                     broker.remove_rows(&lower, &upper, sampled.max_row)?;
@@ -288,7 +287,7 @@ impl ContainerSharder {
         Ok(count)
     }
 
-    /// The next rows; none: that was all.
+    /// The next rows; none at the end.
     pub(super) async fn next_batch(
         &self,
         visited: &Visited,
@@ -313,7 +312,7 @@ impl ContainerSharder {
     }
 }
 
-/// Rows of a part of the namespace, those of objects before those of deleted ones.
+/// Iterator over the rows of a range of names, objects before tombstones.
 pub(super) struct Batches {
     queries: VecDeque<RowsQuery>,
 }

@@ -1,4 +1,4 @@
-//! What monitoring is told of containers that are being sharded.
+//! Monitoring data of containers being sharded.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn seconds(text: &str) -> f64 {
 }
 
 impl ContainerSharder {
-    /// Facts about a container, under the names that monitoring knows.
+    /// Properties of a container, by the names in monitoring.
     pub(super) async fn facts(
         &self,
         db: &ContainerDb,

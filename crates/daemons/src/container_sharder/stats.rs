@@ -1,10 +1,10 @@
-//! What a cycle did, as Swift's sharder counts it for monitoring.
+//! Statistics of a cycle, by the names of Swift's sharder.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// Numbers by category and name, and containers worth showing.
+/// Counts by category and name, and containers to report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SharderStats {
     counts: BTreeMap<&'static str, BTreeMap<&'static str, f64>>,
@@ -13,7 +13,7 @@ pub struct SharderStats {
     shrinking_candidates: Vec<Value>,
 }
 
-/// Always shown, be they nothing.
+/// Counts that are reported even if zero.
 const SHOWN: [(&str, &[&str]); 7] = [
     (
         "visited",
@@ -71,7 +71,7 @@ impl SharderStats {
         }
     }
 
-    /// Seconds: the least and the most of them.
+    /// Records a duration in seconds, as minimum and maximum.
     pub(super) fn took(&mut self, category: &'static str, seconds: f64) {
         let seconds = (seconds * 1000.0).round() / 1000.0;
         let times = self.counts.entry(category).or_default();
@@ -93,7 +93,7 @@ impl SharderStats {
         self.shrinking_candidates.push(container);
     }
 
-    /// How often that happened.
+    /// A count.
     pub fn count(&self, category: &str, name: &str) -> u64 {
         let count = self
             .counts
@@ -109,7 +109,7 @@ impl SharderStats {
         }
     }
 
-    /// For the recon cache.
+    /// The entry for the recon cache.
     pub(super) fn recon(&self, candidates_max: i64) -> Value {
         let mut all = Map::new();
         for (category, names) in SHOWN {

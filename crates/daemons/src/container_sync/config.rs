@@ -12,17 +12,17 @@ use cairn_index::DbKind;
 
 #[derive(Clone, Debug)]
 pub struct ContainerSyncConfig {
-    /// From one pass' start to the next one's.
+    /// Interval from one pass' start to the next one's.
     pub interval: Duration,
-    /// For one container in one pass; the rest is for the next.
+    /// Time limit of one container per pass.
     pub container_time: Duration,
-    /// Rows of a container sent at once.
+    /// Maximum rows of a container sent concurrently.
     pub row_concurrency: usize,
-    /// To connect to the other cluster.
+    /// Timeout of a connection to the other cluster.
     pub conn_timeout: Duration,
-    /// Towards clusters whose URLs begin with `https`.
+    /// TLS for clusters with `https` URLs.
     pub tls: ClientTls,
-    /// Hosts of plain URLs that may be synced to.
+    /// Hosts allowed in plain URLs.
     pub allowed_sync_hosts: Vec<String>,
     pub realms_file: PathBuf,
     pub request_tries: u32,
@@ -54,7 +54,7 @@ impl ContainerSyncConfig {
     }
 }
 
-/// `sync_ca_file` (none: the authorities that the system trusts).
+/// TLS from `sync_ca_file` (by default the system's authorities).
 fn tls(section: &Section) -> Result<ClientTls, ConfError> {
     let file = section.get("sync_ca_file").filter(|path| !path.is_empty());
     let trust = match file {

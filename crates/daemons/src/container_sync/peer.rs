@@ -1,5 +1,4 @@
-//! The other cluster's side: requests to its proxy, signed by the realm's key or with the
-//! container's.
+//! Requests to the other cluster's proxy, signed with the realm's key or the container's.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,10 +13,10 @@ use http::{Method, StatusCode, Uri};
 use thiserror::Error;
 use tokio::net::lookup_host;
 
-/// For an answer to a request without content.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// For the whole of an upload.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(3600);
+/// Timeout of a request without content.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of a whole upload.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Error)]
 pub(super) enum PeerError {
@@ -33,7 +32,7 @@ pub(super) enum PeerError {
     Status(StatusCode),
 }
 
-/// Connections to other clusters.
+/// Clients for other clusters, without and with TLS.
 pub(super) struct Clients {
     plain: Client,
     tls: Client,
@@ -49,14 +48,14 @@ impl Clients {
     }
 }
 
-/// A container elsewhere.
+/// A container in another cluster.
 pub(super) struct Peer {
     client: Client,
     address: SocketAddr,
-    /// For which its certificate must be.
+    /// Name that its certificate must have.
     name: String,
     host: HeaderValue,
-    /// Of the container, as the realm or the user wrote it.
+    /// Path of the container as written by the realm or the user.
     path: String,
     realm: Option<(String, String)>,
     user_key: String,
@@ -91,7 +90,7 @@ impl Peer {
         })
     }
 
-    /// `headers` with an `X-Timestamp`; good are 2xx, what else came is an error.
+    /// Sends a request; `headers` must include `X-Timestamp`. Statuses other than 2xx are errors.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -104,8 +103,8 @@ impl Peer {
         headers.insert(HOST, self.host.clone());
         headers.insert(USER_AGENT, crate::calls::user_agent("container-sync"));
         let patience = match method {
-            Method::PUT => UPLOAD_PATIENCE,
-            _ => PATIENCE,
+            Method::PUT => UPLOAD_TIMEOUT,
+            _ => REQUEST_TIMEOUT,
         };
         let mut request = Request::new(body);
         *request.method_mut() = method;

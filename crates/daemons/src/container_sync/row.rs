@@ -1,4 +1,4 @@
-//! One row of a synced container: its object is put, or deleted, in the other cluster.
+//! Sync of one row: puts or deletes its object in the other cluster.
 
 use cairn_http::{Body, respond};
 use cairn_index::ObjectRecord;
@@ -16,10 +16,10 @@ use super::peer::{Peer, PeerError};
 use crate::internal_client::{InternalClient, InternalClientError};
 
 const X_TIMESTAMP: HeaderName = HeaderName::from_static("x-timestamp");
-/// On links that object versioning makes, which mean nothing elsewhere.
+/// Metadata of links made by object versioning, which have no meaning in another cluster.
 const VERSIONS_LINK: &str = "x-object-sysmeta-versions-symlink";
-/// Of the answer, not of the object.
-const OF_THE_ANSWER: [HeaderName; 6] = [
+/// Headers of the response that are not the object's.
+const RESPONSE_HEADERS: [HeaderName; 6] = [
     CONNECTION,
     DATE,
     LAST_MODIFIED,
@@ -28,12 +28,12 @@ const OF_THE_ANSWER: [HeaderName; 6] = [
     HeaderName::from_static("x-openstack-request-id"),
 ];
 
-/// What was done.
+/// Result of syncing a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Put,
     Deleted,
-    /// It is there already, or not to be synced.
+    /// Already present, or not to be synced.
     Nothing,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum RowError {
     NotYet { found: String, wanted: String },
 }
 
-/// A container and its copy.
+/// A container and its counterpart in the other cluster.
 pub(super) struct Pair {
     pub(super) client: InternalClient,
     pub(super) account: String,
@@ -79,7 +79,7 @@ impl Pair {
             .await;
         match deleted {
             Ok(_) => Ok(Done::Deleted),
-            // It never was there, or is newer.
+            // It never existed there, or is newer.
             Err(PeerError::Status(StatusCode::NOT_FOUND | StatusCode::CONFLICT)) => {
                 Ok(Done::Deleted)
             }
@@ -137,10 +137,10 @@ fn time_of(headers: &HeaderMap) -> Timestamp {
     respond::header_timestamp(headers, "x-timestamp").unwrap_or_default()
 }
 
-/// An answer's headers as those of an upload. What is internal to this cluster stays here: the
-/// other one's gatekeeper would drop it, and anything else that may answer must not be told.
+/// Converts response headers to those of an upload. Internal headers are removed: the other
+/// cluster's gatekeeper would drop them, and any other server must not see them.
 fn outgoing(mut headers: HeaderMap) -> HeaderMap {
-    for name in OF_THE_ANSWER {
+    for name in RESPONSE_HEADERS {
         headers.remove(name);
     }
     let is_internal = |name: &HeaderName| {
@@ -160,7 +160,7 @@ fn outgoing(mut headers: HeaderMap) -> HeaderMap {
         respond::set(&mut headers, ETAG.as_str(), etag.trim_matches('"'));
     }
     if let Some(kind) = text(&headers, &CONTENT_TYPE) {
-        // Parameters that middleware wrote are its own.
+        // Parameters added by middleware belong to this cluster.
         let is_own = |part: &str| !part.trim().to_ascii_lowercase().starts_with("swift_");
         let kept: Vec<&str> = kind.split(';').filter(|part| is_own(part)).collect();
         respond::set(&mut headers, CONTENT_TYPE.as_str(), kept.join(";"));

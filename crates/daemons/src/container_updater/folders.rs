@@ -1,8 +1,8 @@
-//! Which databases on a device may have changed: told by the times of their files, none of which
-//! is opened. Blocking; each call looks at a bounded part of the device.
+//! Databases on a device that may have changed, by the times of their files, none of which is
+//! opened. Blocking; each call lists a bounded part of the device.
 //!
-//! A commit changes the file itself or its log (`-wal`), Swift's servers add to `.pending`, and a
-//! file put there by a replicator has a new change time, whatever its modification time.
+//! A commit changes the file itself or its log (`-wal`), Swift's servers append to `.pending`, and
+//! a file installed by a replicator has a new change time, whatever its modification time.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -13,12 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cairn_index::{DbKey, DbKind};
 use cairn_types::ObjectHash;
 
-/// The devices: all folders under the devices' folder.
+/// Devices: all folders under the devices' folder.
 pub(super) fn devices(root: &Path) -> io::Result<Vec<String>> {
     names(root, |_| true)
 }
 
-/// The partitions of a device that hold containers.
+/// Partitions of a device that hold containers.
 pub(super) fn partitions(root: &Path, device: &str) -> io::Result<Vec<String>> {
     names(&containers(root, device), |name| {
         name.bytes().all(|byte| byte.is_ascii_digit())
@@ -31,7 +31,7 @@ pub(super) fn suffixes(root: &Path, device: &str, partition: &str) -> io::Result
     })
 }
 
-/// The databases under these suffixes that changed at `since` or later; without it, all.
+/// Databases under these suffixes changed at `since` or later; without it, all.
 pub(super) fn changed(
     root: &Path,
     device: &str,
@@ -61,13 +61,13 @@ fn containers(root: &Path, device: &str) -> PathBuf {
     root.join(device).join(DbKind::Container.datadir())
 }
 
-/// `since`: seconds and nanoseconds.
+/// Whether a database changed; `since` is in seconds and nanoseconds.
 fn is_changed(folder: &Path, since: Option<(i64, i64)>) -> io::Result<bool> {
     for entry in entries(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
-        // Not the index of the log: that changes when somebody reads.
+        // Not the log's index, which changes with reads.
         if !(name.ends_with(".db") || name.ends_with("-wal") || name.ends_with(".pending")) {
             continue;
         }
@@ -80,7 +80,7 @@ fn is_changed(folder: &Path, since: Option<(i64, i64)>) -> io::Result<bool> {
                     return Ok(true);
                 }
             }
-            // A log that has just been merged: then its database has changed.
+            // A log just merged: its database has changed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(error),
         }
@@ -88,7 +88,7 @@ fn is_changed(folder: &Path, since: Option<(i64, i64)>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// A folder that is not there has none.
+/// Entries of a folder; none if it is missing.
 fn entries(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<DirEntry>>> {
     match fs::read_dir(folder) {
         Ok(entries) => Ok(Some(entries).into_iter().flatten()),

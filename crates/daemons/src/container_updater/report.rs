@@ -1,4 +1,4 @@
-//! One container's report: is one due, and who takes it.
+//! A container's report to its account: whether one is due, and sending it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 use super::ContainerUpdater;
 use crate::calls;
 
-/// What an account is told of one container; times as the database has them.
+/// Content of a report; times as stored in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) account: String,
@@ -29,18 +29,17 @@ pub(super) struct Report {
     storage_policy_index: i64,
 }
 
-/// How many account servers took a report.
+/// Result of a report by the account servers' responses.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ReportResult {
     Most,
     TooFew,
-    /// All of them answered, and none has the account.
+    /// All responded, and none has the account.
     NoAccount,
 }
 
 impl Report {
-    /// None where the account knows already, and of containers made by an object's update before
-    /// anyone made the container.
+    /// The report, if one is due. Not for containers created by an object's update alone.
     pub(super) fn of(info: &ContainerInfo, metadata: &Metadata) -> Result<Option<Report>> {
         if timestamp(&info.put_timestamp) <= Timestamp::ZERO {
             return Ok(None);
@@ -66,15 +65,15 @@ impl Report {
         }))
     }
 
-    /// To all of the account's primaries at once.
-    pub(super) async fn send(&self, updater: &ContainerUpdater) -> Told {
+    /// Sends the report to all of the account's primaries concurrently.
+    pub(super) async fn send(&self, updater: &ContainerUpdater) -> ReportResult {
         let Some(headers) = self.headers() else {
             warn!(
                 account = self.account,
                 container = self.container,
                 "this container's times fit in no header"
             );
-            return Told::TooFew;
+            return ReportResult::TooFew;
         };
         let ring = updater.rings.account();
         let partition = ring.partition(&updater.hash_path, &self.account, None, None);
@@ -99,14 +98,14 @@ impl Report {
             taken += usize::from(is_taken);
             unknown += usize::from(is_unknown);
         }
-        // Primaries whose host has no address count as well.
+        // Primaries with unresolvable hosts count as well.
         let all = ring.ring().primaries(partition).len();
         if taken > all / 2 {
-            Told::Most
+            ReportResult::Most
         } else if unknown == all {
-            Told::NoAccount
+            ReportResult::NoAccount
         } else {
-            Told::TooFew
+            ReportResult::TooFew
         }
     }
 
@@ -141,7 +140,7 @@ fn is_taken(node: &Node, answer: std::result::Result<StatusCode, cairn_peer::Cal
     false
 }
 
-/// A shard's metadata names its root, another container.
+/// Whether the metadata names another container as its root.
 fn is_shard(info: &ContainerInfo, metadata: &Metadata) -> bool {
     let value = |wanted: &str| {
         let mut items = metadata.iter();
@@ -149,7 +148,7 @@ fn is_shard(info: &ContainerInfo, metadata: &Metadata) -> bool {
         Some(value).filter(|value| !value.is_empty())
     };
     let root = match value("X-Container-Sysmeta-Shard-Quoted-Root") {
-        // What cannot be decoded names no container, and so not this one.
+        // An undecodable name is no container's, hence not this one's.
         Some(quoted) => Some(unquote(quoted).unwrap_or_default()),
         None => value("X-Container-Sysmeta-Shard-Root").map(str::to_owned),
     };

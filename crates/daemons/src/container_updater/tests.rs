@@ -15,7 +15,7 @@ struct Cluster {
     pool: Arc<IndexPool>,
     written: Arc<Written>,
     hash_path: HashPath,
-    /// What the servers of ports 6202 and 6203 answer; the other takes everything.
+    /// Responses of the servers on ports 6202 and 6203; the other accepts everything.
     others: Arc<AtomicU16>,
     seen: Arc<Mutex<Vec<String>>>,
 }
@@ -24,8 +24,8 @@ fn cluster() -> Cluster {
     cluster_where(true)
 }
 
-/// `is_told`: a container server of this process notes what is written.
-fn cluster_where(is_told: bool) -> Cluster {
+/// `has_server`: a container server of this process notes what is written.
+fn cluster_where(has_server: bool) -> Cluster {
     let folder = tempfile::tempdir().unwrap();
     write_rings(folder.path());
     let rings = Rings::open(folder.path(), &cairn_types::PolicySet::single()).unwrap();
@@ -70,7 +70,7 @@ fn cluster_where(is_told: bool) -> Cluster {
         rings,
         pool.clone(),
         backends,
-        is_told.then(|| written.clone()),
+        has_server.then(|| written.clone()),
     );
     Cluster {
         folder,
@@ -216,8 +216,8 @@ async fn a_walk_finds_what_nobody_noted() {
     let looked = |stats: UpdateStats| stats.successes + stats.no_changes;
     let before = looked(cluster.updater.stats());
 
-    // What has not changed since is not opened.
-    let ahead = SystemTime::now() - Duration::from_secs(1) + SLACK * 2;
+    // Unchanged databases are not opened.
+    let ahead = SystemTime::now() - Duration::from_secs(1) + FILE_TIME_SLACK * 2;
     let none = folders::changed(
         &cluster.folder.path().join("dev"),
         "sda",
@@ -279,11 +279,11 @@ fn options() {
     assert!(read(&[("containers_per_second", "-1")]).is_err());
 }
 
-/// What a program of its own does, which no server tells what is written.
+/// The updater as a program of its own, without a server that records writes.
 #[tokio::test]
 async fn untold_it_walks_at_every_interval() {
-    for (is_told, updates) in [(false, 6), (true, 3)] {
-        let cluster = cluster_where(is_told);
+    for (has_server, updates) in [(false, 6), (true, 3)] {
+        let cluster = cluster_where(has_server);
         cluster.put("c", "one", 1).await;
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(cluster.updater.clone().run(stopped));
@@ -293,14 +293,14 @@ async fn untold_it_walks_at_every_interval() {
             sleep(wait).await;
         }
         cluster.put("c", "two", 2).await;
-        if is_told {
+        if has_server {
             // Several intervals: nobody told, so nothing is looked at.
             sleep(wait * 50).await;
         }
         while seen() < updates {
             sleep(wait).await;
         }
-        assert_eq!(seen(), updates, "told: {is_told}");
+        assert_eq!(seen(), updates, "told: {has_server}");
         stop.send_replace(true);
         running.await.unwrap();
         let recon = ReconCache::new(cluster.folder.path(), CONTAINER_RECON_FILE).read();

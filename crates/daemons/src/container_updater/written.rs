@@ -1,5 +1,5 @@
-//! Which containers may have something to report: those that this process's container servers
-//! wrote to, noted as their requests pass, and those whose report is to be tried again.
+//! Queue of containers that may have changes to report: those written by this process's container
+//! servers, recorded from their requests, and those to be retried.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use http::Method;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Containers remembered at once; about 100 bytes each.
+/// Maximum queued containers, about 100 bytes each.
 const WRITTEN_MAX: usize = 100_000;
 
-/// The containers to look at, each once.
+/// Containers to check, each once.
 #[derive(Debug, Default)]
 pub struct Written(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// And not before when.
+    /// By container, the earliest time of its check.
     waiting: HashMap<DbKey, Instant>,
-    /// There were too many: some are not here.
+    /// Whether the limit was exceeded and some are missing.
     lost: bool,
 }
 
@@ -32,7 +32,7 @@ impl Written {
         Arc::default()
     }
 
-    /// To be looked at from `when` on. Who waits already is not put back or forward.
+    /// Queues a container for `when` or later. An earlier entry is not changed.
     pub(super) fn note(&self, key: DbKey, when: Instant) {
         let mut state = self.0.lock();
         if state.waiting.contains_key(&key) {
@@ -45,21 +45,21 @@ impl Written {
         }
     }
 
-    /// Takes those that may be looked at now.
+    /// Takes the containers that are due.
     pub(super) fn take(&self, now: Instant) -> Vec<DbKey> {
         let mut state = self.0.lock();
         let due = state.waiting.extract_if(|_, when| *when <= now);
         due.map(|(key, _)| key).collect()
     }
 
-    /// Were some forgotten since this was asked last?
+    /// Whether some were dropped since the last call.
     pub(super) fn take_lost(&self) -> bool {
         let mut state = self.0.lock();
         std::mem::take(&mut state.lost)
     }
 }
 
-/// Around a container server: notes each container that a request may have written to.
+/// Service around a container server that records each container a request may have written to.
 pub struct NotesWrites {
     next: Handler,
     hash_path: HashPath,
@@ -76,8 +76,8 @@ impl NotesWrites {
     }
 }
 
-/// Notes when the request has been answered, or has been given up: a sweep before that would
-/// look too early.
+/// Records the container once the request has been answered or dropped: a sweep before that would
+/// be too early.
 struct Pending<'w> {
     written: &'w Written,
     key: Option<DbKey>,
@@ -106,7 +106,7 @@ impl Service for NotesWrites {
     }
 }
 
-/// The container of `/device/partition/account/container[/object]`, or of a `REPLICATE` of
+/// Key of the container of `/device/partition/account/container[/object]`, or of a `REPLICATE` of
 /// `/device/partition/hash`.
 fn written_by(method: &Method, path: &str, hash_path: &HashPath) -> Option<DbKey> {
     if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {

@@ -10,47 +10,47 @@ use tracing::warn;
 use crate::local::OwnAddress;
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
-/// How a database gets to a node that has none, or is far behind.
+/// Transfer of a database to a node that lacks it or is far behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeDatabases {
-    /// Small ones as rows, large ones by rsync; each the other way where that fails.
+    /// Small ones as rows, large ones by rsync; the other way on failure.
     Auto,
-    /// The file, by rsync: Swift's only way.
+    /// The file by rsync, as in Swift.
     Rsync,
-    /// The database is made there by an ordinary PUT, and its rows are sent.
+    /// Creation by an ordinary PUT, followed by rows.
     Rows,
 }
 
-/// What a replicator's section says.
+/// Options of a replicator's section.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DbReplicatorConfig {
     pub kind: DbKind,
-    /// Devices that a ring names with this address are replicated from.
+    /// Address of this node in the ring; databases on its devices are replicated.
     pub own: OwnAddress,
     pub mount_check: bool,
-    /// From one pass's start to the next one's.
+    /// Interval from one pass's start to the next one's.
     pub interval: Duration,
-    /// Databases under way at once.
+    /// Maximum concurrent databases.
     pub concurrency: usize,
-    /// Databases begun each second, at most; 0: no limit.
+    /// Maximum databases started per second; 0 is unlimited.
     pub databases_per_second: f64,
-    /// Rows sent at once.
+    /// Rows per request.
     pub per_diff: usize,
-    /// So many times rows are sent to one node in a pass.
+    /// Maximum requests of rows to one node per pass.
     pub max_diffs: usize,
     pub node_timeout: Duration,
     pub conn_timeout: Duration,
     pub rsync_compress: bool,
-    /// Where rsync finds a device's tmp folder: `{replication_ip}::container`, with any of a
-    /// device's facts in braces.
+    /// The rsync module of a device's tmp folder: `{replication_ip}::container`, with any of a
+    /// device's properties in braces.
     pub rsync_module: String,
     /// Cairn's own: `whole_databases = auto | rsync | rows`.
     pub whole_databases: WholeDatabases,
-    /// Tombstones and deleted databases are forgotten after so long.
+    /// Age at which tombstones and deleted databases are removed.
     pub reclaim_age: Duration,
-    /// Only what lies on devices that should not have it.
+    /// Replicates misplaced databases only.
     pub handoffs_only: bool,
-    /// A misplaced database goes when so many nodes have it; none: when all have it.
+    /// Number of nodes with a misplaced database for its removal; none requires all.
     pub handoff_delete: Option<usize>,
     pub recon_cache_path: PathBuf,
 }

@@ -17,7 +17,7 @@ use tracing::warn;
 
 use crate::calls;
 
-/// Answers are a database's facts, or its shard ranges.
+/// Maximum response: a database's properties, or its shard ranges.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 pub(super) struct Peer<'p> {
@@ -34,7 +34,7 @@ pub(super) struct Answer {
 }
 
 impl Peer<'_> {
-    /// None where there is no answer; why is logged.
+    /// Sends a request; `None` without a response, which is logged.
     pub(super) async fn replicate(&self, args: &Value) -> Option<Answer> {
         self.replicate_within(args, self.patience).await
     }
@@ -59,7 +59,7 @@ impl Peer<'_> {
         self.call(address, request, patience).await
     }
 
-    /// Makes the database there as a proxy would: an ordinary PUT.
+    /// Creates the database there by an ordinary PUT, as a proxy does.
     pub(super) async fn put(&self, path: &str, headers: HeaderMap) -> Option<Answer> {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::PUT;
@@ -94,15 +94,15 @@ impl Peer<'_> {
     }
 }
 
-/// What a replica says of itself.
+/// A replica's response to `sync`.
 pub(super) struct Replica {
     pub(super) remote: RemoteInfo,
-    /// How far it knows our rows.
+    /// The sync point of our rows there.
     pub(super) point: i64,
     pub(super) max_row: i64,
-    /// Its highest shard range; none: it is too old to know of any.
+    /// Its highest shard range; none from a release without them.
     pub(super) shard_max_row: Option<i64>,
-    /// The metadata column as it came.
+    /// The metadata column, unparsed.
     pub(super) raw_metadata: String,
 }
 

@@ -1,4 +1,4 @@
-//! One database to one node: what is said first, and what then has to be sent.
+//! Replication of one database to one node: `sync`, then the missing parts.
 
 use cairn_index::{ContainerBroker, DbKind, IndexError, ReplicationInfo, ShardRange, SyncPoint};
 use cairn_peer::Node;
@@ -25,7 +25,7 @@ fn is_success(answer: &Option<Answer>) -> bool {
 }
 
 impl DbReplicator {
-    /// True: the node has all we have.
+    /// Replicates to the node. True if it has everything now.
     pub(super) async fn send_to(
         &self,
         job: &Job,
@@ -41,7 +41,7 @@ impl DbReplicator {
             key: job.db.key(),
             patience: self.config.node_timeout + self.config.conn_timeout,
         };
-        let Some(answer) = self.say(&peer, info).await else {
+        let Some(answer) = self.send_sync(&peer, info).await else {
             return Ok(false);
         };
         match answer.status {
@@ -58,13 +58,17 @@ impl DbReplicator {
         }
     }
 
-    /// `sync`.
-    pub(super) async fn say(&self, peer: &Peer<'_>, info: &ReplicationInfo) -> Option<Answer> {
+    /// Sends `sync`.
+    pub(super) async fn send_sync(
+        &self,
+        peer: &Peer<'_>,
+        info: &ReplicationInfo,
+    ) -> Option<Answer> {
         let args = info.sync_args(self.has_policies);
         peer.replicate(&Value::Array(args)).await
     }
 
-    /// The replica has answered: take what it knows better, send what it lacks.
+    /// Handles the response: adopts newer state, sends missing parts.
     pub(super) async fn send_news(
         &self,
         job: &Job,
@@ -92,8 +96,7 @@ impl DbReplicator {
             None => false,
         };
         if job.db.read(super::reconcile::is_sharding).await? {
-            // Its rows go to its shards; another replica that has them as well would be sharded
-            // twice.
+            // Its rows go to its shards; a second replica with these rows would be sharded twice.
             self.count(|stats| stats.deferred += 1);
             return Ok(shards_sent);
         }
@@ -204,7 +207,7 @@ impl DbReplicator {
         Ok(note.await?)
     }
 
-    /// All rows from `point` on, so many at once, so many times. True: that was all.
+    /// Sends all rows after `point`, up to `max_diffs` requests. True if that was all.
     pub(super) async fn send_rows(
         &self,
         job: &Job,
@@ -239,7 +242,7 @@ impl DbReplicator {
             self.count(|stats| stats.diff_capped += 1);
             return Ok(false);
         }
-        // What others have told us, the replica knows now as well.
+        // The replica now has the rows that others sent us, too.
         let known: Value = known
             .iter()
             .map(|p| json!({"remote_id": p.remote_id, "sync_point": p.sync_point}))

@@ -1,6 +1,6 @@
-//! Rows of another policy than their container's: after two halves of a cluster have made one
-//! container with different policies. They are queued for the reconciler, which moves the
-//! objects: as rows of `.misplaced_objects/<hour>`, named `<policy>:/account/container/object`.
+//! Rows of another policy than their container's, left by a split cluster that created one
+//! container with different policies. They are queued for the reconciler, which moves the objects:
+//! as rows of `.misplaced_objects/<hour>`, named `<policy>:/account/container/object`.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::container_reconciler::{
     DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container,
 };
 
-/// Are its rows on their way to its shards?
+/// Whether its rows are being moved to its shards.
 pub(super) fn is_sharding(broker: &Broker<'_>) -> Result<bool, IndexError> {
     match broker.key().kind {
         DbKind::Account => Ok(false),
@@ -25,7 +25,7 @@ pub(super) fn is_sharding(broker: &Broker<'_>) -> Result<bool, IndexError> {
     }
 }
 
-/// Has its sharding still to be done, or to be ended, here?
+/// Whether its sharding is incomplete here.
 pub(super) fn is_sharding_required(broker: &Broker<'_>) -> Result<bool, IndexError> {
     match broker.key().kind {
         DbKind::Account => Ok(false),
@@ -34,7 +34,8 @@ pub(super) fn is_sharding_required(broker: &Broker<'_>) -> Result<bool, IndexErr
 }
 
 impl DbReplicator {
-    /// Queues what is misplaced, and notes how far that got once most replicas have all rows.
+    /// Queues misplaced rows, and advances the reconciler's sync point once most replicas have all
+    /// rows.
     pub(super) async fn reconcile(
         &self,
         job: &Job,
@@ -72,7 +73,7 @@ impl DbReplicator {
             .await
     }
 
-    /// The last row that needs no second look.
+    /// Queues rows; returns the last one that need not be examined again.
     async fn queue_misplaced(
         &self,
         job: &Job,
@@ -113,7 +114,7 @@ impl DbReplicator {
         Ok(reached)
     }
 
-    /// The container that clients know: a shard's root.
+    /// The root of a shard, or the container itself.
     async fn root_of(
         &self,
         job: &Job,
@@ -135,7 +136,7 @@ impl DbReplicator {
         })
     }
 
-    /// Into the queue's database on a device of this node; it is replicated at the pass's end.
+    /// Adds entries to the queue's database on a device of this node; replicated at the pass's end.
     async fn queue(&self, hour: u64, entries: Vec<ObjectRow>) -> Result<(), IndexError> {
         let ring = self.ring();
         let container = hour.to_string();
@@ -177,7 +178,7 @@ impl DbReplicator {
     }
 }
 
-/// The queue's hour and the entry. None: a row with no readable time.
+/// The queue's hour and the entry; none for an unreadable timestamp.
 fn entry_of(account: &str, container: &str, row: ObjectRecord) -> Option<(u64, ObjectRow)> {
     let (data, ctype, meta) = decode_timestamps(&row.created_at).ok()?;
     let content_type = if row.deleted { DELETE_TYPE } else { PUT_TYPE };

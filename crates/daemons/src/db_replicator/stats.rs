@@ -1,19 +1,19 @@
-//! What a pass did, as Swift's replicators count it.
+//! Statistics of a pass, by the names of Swift's replicators.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-/// Numbers of one pass; databases, but for `success` and `failure`, which count nodes.
+/// Counts of one pass: databases, except `success` and `failure`, which count nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationStats {
     pub attempted: u64,
     /// Nodes that have all of a database now.
     pub success: u64,
     pub failure: u64,
-    /// Nothing new since the last time.
+    /// Without changes since the last pass.
     pub no_change: u64,
-    /// The same rows, whoever told whom.
+    /// Equal rows, by the hash.
     pub hashmatch: u64,
     /// Sent whole to a node that had none.
     pub rsync: u64,
@@ -38,7 +38,7 @@ impl ReplicationStats {
         *devices.entry(device.to_owned()).or_default() += 1;
     }
 
-    /// For the recon cache. `start` and `now`: seconds of the epoch.
+    /// Entries for the recon cache. `start` and `now` are in seconds since the epoch.
     pub(super) fn recon_entries(&self, start: f64, now: f64) -> Map<String, Value> {
         let stats = json!({
             "attempted": self.attempted, "success": self.success, "failure": self.failure,

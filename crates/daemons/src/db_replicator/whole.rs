@@ -1,8 +1,8 @@
-//! Whole databases: by rsync into the `tmp` folder of the other device, as Swift's replicators
-//! do, or made there by a PUT and filled with rows.
+//! Transfer of whole databases: by rsync into the `tmp` folder of the other device, as in Swift, or
+//! created there by a PUT and filled with rows.
 //!
 //! `rsync --quiet --no-motd --timeout=N --contimeout=N --whole-file FILE MODULE/DEVICE/tmp/ID`;
-//! then `complete_rsync` or `rsync_then_merge` tells the server to take it.
+//! then `complete_rsync` or `rsync_then_merge` makes the server install it.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -25,11 +25,11 @@ use crate::local::blocking;
 
 type Result<T> = std::result::Result<T, PushError>;
 
-/// Rows a received file is given in a second, when it is merged.
+/// Rows per second assumed for merging into a received file.
 const MERGED_ROWS_PER_SECOND: i64 = 2000;
 
 impl DbReplicator {
-    /// To a node that has none.
+    /// Sends to a node that has none.
     pub(super) async fn send_missing(
         &self,
         job: &Job,
@@ -43,7 +43,8 @@ impl DbReplicator {
             .as_ref()
             .is_some_and(|facts| facts.db_state != "unsharded");
         let ways: &[WholeDatabases] = match self.config.whole_databases {
-            // What a PUT makes was never sharded: it would take rows and list what it lacks.
+            // A PUT creates a database that was never sharded: it would take rows, and list an
+            // incomplete container.
             _ if is_sharded => &[WholeDatabases::Rsync],
             WholeDatabases::Auto if is_small => &[WholeDatabases::Rows, WholeDatabases::Rsync],
             WholeDatabases::Auto => &[WholeDatabases::Rsync, WholeDatabases::Rows],
@@ -65,7 +66,7 @@ impl DbReplicator {
         Ok(false)
     }
 
-    /// To a node that lacks most rows. False: they are to be sent as rows.
+    /// Sends to a node that lacks most rows. False if rows are to be sent instead.
     pub(super) async fn send_far_behind(
         &self,
         job: &Job,
@@ -94,14 +95,14 @@ impl DbReplicator {
         if !made.is_some_and(|answer| answer.status.is_success()) {
             return Ok(false);
         }
-        let Some(answer) = self.say(peer, info).await else {
+        let Some(answer) = self.send_sync(peer, info).await else {
             return Ok(false);
         };
         let is_there = answer.status.is_success() && Replica::parse(&answer.body).is_some();
         if !is_there {
             return Ok(false);
         }
-        // It has nothing: all that is left is to send rows.
+        // It is empty: only rows remain to be sent.
         Box::pin(self.send_news(job, peer, info, &answer, far)).await
     }
 
@@ -140,7 +141,7 @@ impl DbReplicator {
         command.args(["--quiet", "--no-motd"]);
         command.arg(format!("--timeout={}", seconds(self.config.node_timeout)));
         if to.contains("::") || to.starts_with("rsync://") {
-            // Only known to connections with an rsync daemon.
+            // Accepted only by connections to an rsync daemon.
             command.arg(format!(
                 "--contimeout={}",
                 seconds(self.config.conn_timeout)
@@ -169,7 +170,7 @@ impl DbReplicator {
     }
 }
 
-/// The request that makes such a database: where, and its headers.
+/// Path and headers of the request that creates such a database.
 fn put_of(info: &ReplicationInfo) -> Option<(String, HeaderMap)> {
     let mut headers = HeaderMap::new();
     let (agent, path) = match &info.container {
@@ -191,7 +192,7 @@ fn put_of(info: &ReplicationInfo) -> Option<(String, HeaderMap)> {
     Some((path, headers))
 }
 
-/// Puts a device's facts into `{…}`.
+/// Substitutes a device's properties for `{…}`.
 fn module_of(template: &str, device: &Device) -> String {
     let host = |host: &str| {
         if host.contains(':') {

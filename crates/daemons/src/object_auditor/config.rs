@@ -8,32 +8,32 @@ use cairn_formats::ini::{ConfError, Section};
 use super::DarkDataConfig;
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
-/// What the auditor reads from its conf section, with those of `[DEFAULT]` behind it.
+/// Options of the section, with defaults from `[DEFAULT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditorConfig {
-    /// Objects looked at each second, at most, by the walk that reads content; 0: no limit.
+    /// Maximum objects per second of the walk that reads content; 0 is unlimited.
     pub files_per_second: f64,
-    /// Bytes read each second, at most; 0: no limit.
+    /// Maximum bytes read per second; 0 is unlimited.
     pub bytes_per_second: f64,
-    /// Objects opened each second, at most, by the walk that does not; 0: there is none.
+    /// Maximum objects opened per second by the zero-byte walk; 0 disables it.
     pub zero_byte_files_per_second: f64,
-    /// Devices whose content is read at once; with 1, one after the other.
+    /// Devices whose content is read concurrently; with 1, one after the other.
     pub concurrency: usize,
-    /// Between two walks.
+    /// Interval between two walks.
     pub interval: Duration,
-    /// Between two lines about a walk's progress, and two entries for monitoring.
+    /// Interval of log lines about a walk's progress, and of entries for monitoring.
     pub log_time: Duration,
-    /// Temporary files of rsync older than this are removed.
+    /// Age at which temporary files of rsync are removed.
     pub rsync_tempfile_timeout: Duration,
-    /// Sizes by which objects are counted, ascending.
+    /// Sizes in bytes of the histogram of objects, ascending.
     pub object_size_stats: Vec<u64>,
     pub recon_cache_path: PathBuf,
-    /// The section of the watcher, where there is one.
+    /// Section of the watcher, if there is one.
     pub watcher_section: Option<String>,
 }
 
-/// The replicator's longest run of rsync, and a quarter of an hour more.
-const RSYNC_TEMPFILE_TIMEOUT: f64 = 1800.0;
+/// Default: the replicator's maximum duration of rsync, plus a quarter of an hour. In seconds.
+const RSYNC_TEMPFILE_TIMEOUT_SECS: f64 = 1800.0;
 
 impl AuditorConfig {
     pub fn read(section: &Section) -> Result<Self, ConfError> {
@@ -54,9 +54,9 @@ impl AuditorConfig {
         let tempfile = section.str_or("rsync_tempfile_timeout", "auto").trim();
         let rsync_tempfile_timeout = match tempfile {
             text if text.eq_ignore_ascii_case("auto") => {
-                Duration::from_secs_f64(RSYNC_TEMPFILE_TIMEOUT)
+                Duration::from_secs_f64(RSYNC_TEMPFILE_TIMEOUT_SECS)
             }
-            _ => section.seconds_or("rsync_tempfile_timeout", RSYNC_TEMPFILE_TIMEOUT)?,
+            _ => section.seconds_or("rsync_tempfile_timeout", RSYNC_TEMPFILE_TIMEOUT_SECS)?,
         };
         let mut watcher_section = None;
         for name in section.list_or("watchers", "") {

@@ -1,7 +1,7 @@
-//! Dark data: objects that no container lists, say of a server that was away for longer than
-//! tombstones are kept. A watcher of the auditor, as Swift's `swift#dark_data`: for each object
-//! whose content is sound it asks all servers of the container, and where none of them lists it,
-//! does what `action` says. Where one of them does not answer nothing is known, and nothing done.
+//! Dark data: objects that no container lists, for instance of a server that was away for longer
+//! than the reclaim age. A watcher of the auditor, like Swift's `swift#dark_data`: for each valid
+//! object it queries all servers of the container, and if none of them lists it, takes the
+//! configured `action`. If one of them fails to respond, nothing is done.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use tracing::{debug, warn};
 
 use crate::calls;
 
-/// How long a container server may take for an answer's head, and again for its body.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// The largest listing of one object or one range.
-const LISTING_MAX: u64 = 1 << 20;
-/// So many containers are asked about one object: a root, and shards as far as shards lead on.
+/// Timeout of a container server's response head, and again of its body.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum listing of one object or one range, in bytes.
+const LISTING_MAX_BYTES: u64 = 1 << 20;
+/// Maximum containers queried about one object: a root and nested shards.
 const CONTAINERS_MAX: usize = 32;
 
-/// What is done with dark data.
+/// Action on dark data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DarkDataAction {
     Log,
@@ -40,7 +40,7 @@ pub enum DarkDataAction {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DarkDataConfig {
     pub action: DarkDataAction,
-    /// Younger objects are left alone: their rows may still be on the way.
+    /// Age below which objects are skipped: their rows may still be in flight.
     pub grace_age: Duration,
 }
 
@@ -74,20 +74,20 @@ pub struct DarkData {
     pub backends: Arc<Backends>,
 }
 
-/// What containers say of an object.
+/// Result of looking up an object in its container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Listed,
     Dark,
-    /// Not all servers told.
+    /// A server did not respond.
     Unknown,
 }
 
-/// What one server told.
-enum Told {
+/// One server's response.
+enum ServerAnswer {
     Listed,
     Nothing,
-    /// The shard in which the object would be.
+    /// The shard that would list the object.
     Shard(String, String),
 }
 
@@ -96,7 +96,7 @@ impl DarkData {
         written.as_f64() + self.config.grace_age.as_secs_f64() >= now.as_f64()
     }
 
-    /// `name`: `/account/container/object`.
+    /// Looks up an object; `name` is `/account/container/object`.
     pub(super) async fn look_for(&self, name: &str) -> Found {
         let Some([Some(account), Some(container), Some(object)]) = split_path(name, 3, 3, true)
             .and_then(|parts| <[Option<&str>; 3]>::try_from(parts).ok())
@@ -111,7 +111,7 @@ impl DarkData {
             if count > CONTAINERS_MAX {
                 return Found::Unknown;
             }
-            // Shards may lead back to the root: then its own rows are what counts.
+            // Shards may lead back to the root, whose own rows count then.
             let records = if asked.contains(&place) {
                 "object"
             } else {
@@ -120,11 +120,11 @@ impl DarkData {
             let mut shards = BTreeSet::new();
             for told in self.ask(&place.0, &place.1, object, records).await {
                 match told {
-                    Some(Told::Listed) => return Found::Listed,
-                    Some(Told::Shard(account, container)) => {
+                    Some(ServerAnswer::Listed) => return Found::Listed,
+                    Some(ServerAnswer::Shard(account, container)) => {
                         _ = shards.insert((account, container))
                     }
-                    Some(Told::Nothing) => {}
+                    Some(ServerAnswer::Nothing) => {}
                     None => is_known = false,
                 }
             }
@@ -138,19 +138,19 @@ impl DarkData {
         }
     }
 
-    /// Each server's answer; `None` where there was none.
+    /// Queries all servers; `None` for one without a response.
     async fn ask(
         &self,
         account: &str,
         container: &str,
         object: &str,
         records: &'static str,
-    ) -> Vec<Option<Told>> {
+    ) -> Vec<Option<ServerAnswer>> {
         let ring = self.rings.container();
         let partition = ring.partition(&self.hash_path, account, Some(container), None);
         let path = format!("/{account}/{container}");
         let name = quote(object);
-        // With a prefix for rows, and `includes` for ranges: the server tells which it lists.
+        // `prefix` selects rows, `includes` ranges; the server decides which it lists.
         let query = format!("format=json&limit=1&prefix={name}&includes={name}&states=listing");
         let nodes = ring.primaries(partition);
         if nodes.is_empty() {
@@ -167,13 +167,16 @@ impl DarkData {
         join_all(asking).await
     }
 
-    async fn ask_one(&self, node: &Node, request: Request, object: &str) -> Option<Told> {
-        let answer = self.backends.call(node.address, request, PATIENCE).await;
+    async fn ask_one(&self, node: &Node, request: Request, object: &str) -> Option<ServerAnswer> {
+        let answer = self
+            .backends
+            .call(node.address, request, REQUEST_TIMEOUT)
+            .await;
         let answer = answer
             .inspect_err(|error| debug!(node = node.name(), %error, "a container server is silent"))
             .ok()?;
         let (head, body) = answer.into_parts();
-        let body = tokio::time::timeout(PATIENCE, body.collect(LISTING_MAX)).await;
+        let body = tokio::time::timeout(REQUEST_TIMEOUT, body.collect(LISTING_MAX_BYTES)).await;
         let body = body.ok()?.ok()?;
         if !head.status.is_success() {
             return None;
@@ -183,23 +186,26 @@ impl DarkData {
     }
 }
 
-/// `None`: no listing.
-fn told(body: &[u8], is_shard: bool, object: &str) -> Option<Told> {
+/// Parses a response; `None` if it is not a listing.
+fn told(body: &[u8], is_shard: bool, object: &str) -> Option<ServerAnswer> {
     let rows: Vec<Value> = match body {
         [] => Vec::new(),
         body => serde_json::from_slice(body).ok()?,
     };
     let Some(first) = rows.first() else {
-        return Some(Told::Nothing);
+        return Some(ServerAnswer::Nothing);
     };
     let name = first.get("name").and_then(Value::as_str);
     if is_shard {
         let (account, container) = name?.split_once('/')?;
-        return Some(Told::Shard(account.to_owned(), container.to_owned()));
+        return Some(ServerAnswer::Shard(
+            account.to_owned(),
+            container.to_owned(),
+        ));
     }
     match name == Some(object) {
-        true => Some(Told::Listed),
-        false => Some(Told::Nothing),
+        true => Some(ServerAnswer::Listed),
+        false => Some(ServerAnswer::Nothing),
     }
 }
 
@@ -235,7 +241,7 @@ mod tests {
         assert!(!DarkDataConfig::is_its_name("mine#dark_data"));
     }
 
-    /// A watcher over three servers that answer by the name of what is asked for.
+    /// A watcher over three fake servers that respond by container.
     fn watcher(answers: [&'static [(&'static str, &'static str, &'static str)]; 3]) -> DarkData {
         let folder = tempfile::tempdir().unwrap();
         write_rings(folder.path());

@@ -1,4 +1,4 @@
-//! What a walk found.
+//! Statistics of a walk.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 /// Counts of a walk; the names in `object.recon` are Swift's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditStats {
-    /// Objects looked at.
+    /// Objects audited.
     pub passes: u64,
     pub quarantined: u64,
-    /// Could not be looked at.
+    /// Could not be audited.
     pub errors: u64,
     /// Bytes of content read.
     pub bytes_processed: u64,
@@ -29,8 +29,7 @@ impl AuditStats {
         }
     }
 
-    /// What monitoring is told: since `start_time`, of which `audit_time` seconds were spent
-    /// on objects.
+    /// The entry for monitoring: since `start_time`, with `audit_time` seconds spent on objects.
     pub(crate) fn to_recon(&self, start_time: f64, audit_time: f64) -> Value {
         json!({
             "errors": self.errors,

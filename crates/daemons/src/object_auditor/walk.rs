@@ -20,25 +20,24 @@ use super::{AuditStats, DarkDataAction, ObjectAuditor};
 use crate::log_limit::LogLimit;
 use crate::pace::{BytePace, Pace};
 
-/// Content up to this size is read in one operation.
-const INLINE: u64 = 64 << 10;
-const CHUNK: usize = 64 << 10;
-/// How far a walk is gets written no more often than this.
+/// Maximum content in bytes that is read in one job.
+const INLINE_MAX_BYTES: u64 = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
+/// Minimum interval between writes of the checkpoint.
 const STATUS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// An object that could not be read is read again so much later: what fails then too is moved to
-/// quarantine.
-const READ_AGAIN_AFTER: Duration = Duration::from_secs(12);
-/// Objects that wait for that; the others wait for the next walk.
-const READ_AGAIN_MAX: usize = 1000;
+/// Delay after which an unreadable object is read again; a second failure quarantines it.
+const REREAD_DELAY: Duration = Duration::from_secs(12);
+/// Maximum objects waiting for that; others wait for the next walk.
+const REREAD_OBJECTS_MAX: usize = 1000;
 
-/// Why an object that no container lists is quarantined.
+/// Reason for quarantining an object that no container lists.
 const DARK: &str = "dark data: no container lists it";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     All,
-    /// Opens so many objects a second.
+    /// Opens objects at this rate per second.
     ZeroByte(f64),
 }
 
@@ -59,22 +58,22 @@ pub(super) struct Walk {
     auditor: Arc<ObjectAuditor>,
     kind: Kind,
     devices: Vec<String>,
-    /// Monitoring is told by device.
+    /// Whether monitoring entries are per device.
     is_part: bool,
     files: Pace,
     bytes: BytePace,
-    /// Since the last report, and before it.
+    /// Counts since the last report, and before it.
     recent: AuditStats,
     reported: AuditStats,
     report: Report,
     logged: LogLimit,
-    read_again: VecDeque<ReadAgain>,
-    /// By what the watcher found: listed, unknown, dark.
+    read_again: VecDeque<Reread>,
+    /// Results of the watcher: listed, unknown, dark.
     watched: [u64; 3],
 }
 
 /// An object that could not be read.
-struct ReadAgain {
+struct Reread {
     due: Instant,
     walked: Walked,
     object: ObjectId,
@@ -89,7 +88,7 @@ struct Walked {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Turn {
+enum Attempt {
     First,
     Again,
 }
@@ -136,7 +135,7 @@ impl Walk {
     pub(super) async fn run(mut self) -> AuditStats {
         let started = Instant::now();
         let mut devices = self.devices.clone();
-        // So that every device has its turn where programs end early.
+        // Random order, so that every device is reached even if processes end early.
         own_thread::shuffle(&mut devices);
         for name in devices {
             let device = match self.auditor.parts.devices.get(&name) {
@@ -168,7 +167,7 @@ impl Walk {
             tokio::time::sleep_until(next.due).await;
             self.read_due_again().await;
         }
-        self.tell_monitoring().await;
+        self.report_to_monitoring().await;
         self.reported.add(&self.recent);
         let stats = &self.reported;
         info!(
@@ -215,7 +214,8 @@ impl Walk {
                 Ok(hashes) => {
                     for hash in hashes {
                         self.read_due_again().await;
-                        self.audit_one(walked, at.object(hash), Turn::First).await?;
+                        self.audit_one(walked, at.object(hash), Attempt::First)
+                            .await?;
                     }
                     if self.kind == Kind::All
                         && let Err(error) = self.check_hashes(walked, at).await
@@ -227,13 +227,13 @@ impl Walk {
             }
         }
         if !partitions.is_empty() {
-            // The next walk begins anew.
+            // The next walk starts over.
             self.write_status(walked, Vec::new()).await;
         }
         Ok(())
     }
 
-    /// Has suffixes hashed anew that are not as they were hashed.
+    /// Invalidates suffix hashes that differ from the objects.
     async fn check_hashes(&self, walked: &Walked, at: PartitionKey) -> Result<(), DiskError> {
         let engine = walked.engine.clone();
         let settled = walked
@@ -267,13 +267,13 @@ impl Walk {
         }
     }
 
-    /// Looks anew at what could not be read, where it is time.
+    /// Audits unreadable objects again that are due.
     async fn read_due_again(&mut self) {
-        let is_due = |next: &ReadAgain| next.due <= Instant::now();
+        let is_due = |next: &Reread| next.due <= Instant::now();
         while self.read_again.front().is_some_and(is_due)
             && let Some(next) = self.read_again.pop_front()
         {
-            let audited = self.audit_one(&next.walked, next.object, Turn::Again);
+            let audited = self.audit_one(&next.walked, next.object, Attempt::Again);
             if let Err(error) = audited.await {
                 debug!(device = next.walked.device.name(), %error, "not audited");
             }
@@ -284,19 +284,19 @@ impl Walk {
         &mut self,
         walked: &Walked,
         object: ObjectId,
-        turn: Turn,
+        turn: Attempt,
     ) -> Result<(), DiskError> {
         self.files.step().await;
         let began = Instant::now();
         let (device, engine) = (&walked.device, walked.engine.clone());
         let is_read = self.kind == Kind::All;
         let now = self.auditor.parts.clock.now();
-        // What has expired is there until the expirer comes: replicators send it, and it can be
-        // asked for.
+        // Expired objects remain until the expirer deletes them: replicators send them, and clients
+        // may open them.
         let options = OpenOptions {
             now,
             open_expired: true,
-            inline_limit: if is_read { INLINE } else { 0 },
+            inline_limit: if is_read { INLINE_MAX_BYTES } else { 0 },
             fragment: FragmentChoice::default(),
         };
         let temporary = self.auditor.config.rsync_tempfile_timeout;
@@ -323,7 +323,7 @@ impl Walk {
             Err(error) => Err(error),
         };
         match result {
-            // Of what took its place meanwhile the next walk knows.
+            // A replacement is audited by the next walk.
             Ok(()) | Err(DiskError::StateChanged) => self.recent.passes += 1,
             Err(DiskError::Quarantined(reason)) => {
                 self.recent.passes += 1;
@@ -336,10 +336,10 @@ impl Walk {
                 );
             }
             Err(error) => {
-                let may_pass = matches!(error, DiskError::Unreadable(_)) && turn == Turn::First;
-                if may_pass && self.read_again.len() < READ_AGAIN_MAX {
-                    self.read_again.push_back(ReadAgain {
-                        due: Instant::now() + READ_AGAIN_AFTER,
+                let may_pass = matches!(error, DiskError::Unreadable(_)) && turn == Attempt::First;
+                if may_pass && self.read_again.len() < REREAD_OBJECTS_MAX {
+                    self.read_again.push_back(Reread {
+                        due: Instant::now() + REREAD_DELAY,
                         walked: walked.clone(),
                         object,
                     });
@@ -354,7 +354,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Shows the watcher an object that is as it should be, and does what it asks for.
+    /// Calls the watcher with a valid object, and takes its action.
     async fn watch(
         &mut self,
         walked: &Walked,
@@ -379,7 +379,7 @@ impl Walk {
                 self.watched[2] += 1;
                 let (name, action) = (&*key.name, watcher.config.action);
                 info!(device = device.name(), object = name, ?action, "dark data");
-                // Of what was written meanwhile nobody was asked.
+                // An object written meanwhile was not looked up.
                 match action {
                     DarkDataAction::Log => {}
                     DarkDataAction::Delete => {
@@ -399,7 +399,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Reads the content, at its pace; the reader checks it.
+    /// Reads the content at the limited rate; the reader verifies it.
     async fn read(
         &mut self,
         walked: &Walked,
@@ -424,7 +424,7 @@ impl Walk {
                     open.info.etag(),
                     stored,
                     0..size,
-                    CHUNK,
+                    CHUNK_BYTES,
                 );
                 while let Some(bytes) = reader.next_chunk().await? {
                     self.took(bytes.len()).await;
@@ -439,8 +439,8 @@ impl Walk {
         self.bytes.took(bytes as u64).await;
     }
 
-    /// Counts an error of one object. That of a device which is out of service is returned: all its
-    /// other objects would fail the same way, and the next walk asks again.
+    /// Counts an error of one object. Returns an error of a device out of service: all its other
+    /// objects would fail as well, and the next walk retries.
     fn failed(&mut self, device: &str, error: DiskError) -> Result<(), DiskError> {
         match error {
             DiskError::Device(DeviceError::Busy(_) | DeviceError::NoThread(_)) => {}
@@ -472,13 +472,13 @@ impl Walk {
             bytes_per_second = stats.bytes_processed as f64 / seconds,
             "object audit under way"
         );
-        self.tell_monitoring().await;
+        self.report_to_monitoring().await;
         self.reported.add(&std::mem::take(&mut self.recent));
         self.report.at = Instant::now();
         self.report.since = self.auditor.parts.clock.now().as_f64();
     }
 
-    async fn tell_monitoring(&self) {
+    async fn report_to_monitoring(&self) {
         let entry = self
             .recent
             .to_recon(self.report.since, self.report.busy.as_secs_f64());

@@ -11,33 +11,34 @@ use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectExpirerConfig {
-    /// From one pass' start to the next one's, less a random part of the rest.
+    /// Interval between starts of passes, less a random part of the rest.
     pub interval: Duration,
-    /// Objects expired at once.
+    /// Maximum concurrent deletions.
     pub concurrency: usize,
-    /// Objects begun each second, at most; 0: no limit.
+    /// Maximum objects started per second; 0 is unlimited.
     pub tasks_per_second: f64,
-    /// An entry of the queue whose object cannot be found is tried again for so long.
+    /// Time for which an entry without an object is retried.
     pub reclaim_age: Duration,
-    /// Between two lines about a pass' progress.
+    /// Interval of log lines about a pass' progress.
     pub report_interval: Duration,
-    /// Of so many processes that share the queue, this is `process`; 0: it works alone.
+    /// Number of processes that share the queue, and the index of this one; 0 if it works alone.
     pub processes: u64,
     pub process: u64,
-    /// Entries kept at once, to take containers in turn.
+    /// Maximum entries cached to interleave containers.
     pub task_cache_size: usize,
-    /// Does this node work on the queue at all?
+    /// Whether this node works on the queue.
     pub dequeue_from_legacy: bool,
     /// The queue's account, without the prefix of internal accounts.
     pub account_name: String,
     pub request_tries: u32,
     pub recon_cache_path: PathBuf,
-    /// How much longer objects of an account, or of `account/container`, are kept.
+    /// Delay of expiry by account, or by `account/container`.
     pub delay_reaping: HashMap<String, Duration>,
 }
 
 impl ObjectExpirerConfig {
-    /// `own_conf`: the section is in a conf for the expirer alone, which always works.
+    /// Reads the section; `own_conf` if it is in a conf for the expirer alone, which is always
+    /// enabled.
     pub fn read(section: &Section, own_conf: bool) -> Result<Self, ConfError> {
         let concurrency = section.usize_or("concurrency", 1)?;
         if !(1..=1024).contains(&concurrency) {
@@ -73,7 +74,7 @@ impl ObjectExpirerConfig {
         Ok(config)
     }
 
-    /// The same for one of several processes, as a command line says.
+    /// The same for one of several processes, from a command line.
     pub fn shared(
         mut self,
         section: &Section,
@@ -93,7 +94,7 @@ impl ObjectExpirerConfig {
         Ok(())
     }
 
-    /// How much longer objects of this container are kept.
+    /// Delay of expiry of objects in this container.
     pub(super) fn delay(&self, account: &str, container: &str) -> Duration {
         let of = |key: &str| self.delay_reaping.get(key).copied();
         of(&format!("{account}/{container}"))

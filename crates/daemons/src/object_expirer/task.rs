@@ -1,20 +1,20 @@
 //! Entries of the expirer's queue: `<seconds>-<account>/<container>/<object>` in containers named
-//! by seconds too, a hundred of them for each day (`servers/object/updates.rs` puts them there).
+//! by seconds too, a hundred for each day (written by `servers/object/updates.rs`).
 
 use std::collections::{BTreeMap, VecDeque};
 
 use cairn_types::Timestamp;
 use md5::{Digest, Md5};
 
-/// The content type of entries that are to be deleted at once, whatever the object says.
+/// Content type of entries that are deleted at once, whatever the object's metadata.
 pub(super) const ASYNC_DELETE_TYPE: &str = "application/async-deleted";
 
-/// One object to be deleted.
+/// One object to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Task {
-    /// Of the queue.
+    /// Container of the queue.
     pub(super) queue_container: String,
-    /// The entry's own name.
+    /// The entry's name.
     pub(super) entry: String,
     pub(super) delete_at: Timestamp,
     pub(super) account: String,
@@ -24,7 +24,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// `None`: no entry of this queue looks like that.
+    /// Parses an entry; `None` if it is invalid.
     pub(super) fn parse(queue_container: &str, entry: &str, content_type: &str) -> Option<Task> {
         let (time, target) = entry.split_once('-')?;
         let mut parts = target.splitn(3, '/');
@@ -40,7 +40,7 @@ impl Task {
         })
     }
 
-    /// Which of so many processes is to do it: the same in Swift's expirer.
+    /// Index of the process that handles it, as in Swift's expirer.
     pub(super) fn process(&self, processes: u64) -> u64 {
         let name = format!("{}/{}", self.queue_container, self.entry);
         let digest: [u8; 16] = Md5::digest(name.as_bytes()).into();
@@ -48,14 +48,14 @@ impl Task {
     }
 }
 
-/// Takes the containers of objects in turn, so that none of them gets all deletes at once.
+/// Interleaves objects of different containers, so that deletions are spread.
 #[derive(Default)]
-pub(super) struct InTurn {
+pub(super) struct Interleaved {
     by_container: BTreeMap<(String, String), VecDeque<Task>>,
     len: usize,
 }
 
-impl InTurn {
+impl Interleaved {
     pub(super) fn push(&mut self, task: Task) {
         let key = (task.account.clone(), task.container.clone());
         self.by_container.entry(key).or_default().push_back(task);
@@ -66,7 +66,7 @@ impl InTurn {
         self.len
     }
 
-    /// All of them, and none is left.
+    /// Takes all tasks.
     pub(super) fn take(&mut self) -> Vec<Task> {
         let mut tasks = Vec::with_capacity(self.len);
         while !self.by_container.is_empty() {
@@ -95,14 +95,14 @@ mod tests {
         for entry in ["", "1700000001", "x-a/c/o", "1-a/c", "1-a//o", "1-a/c/"] {
             assert_eq!(Task::parse("1", entry, ""), None, "{entry}");
         }
-        // The MD5 of container and entry as Python has it, modulo 7 and 5.
+        // Python's MD5 of container and entry, modulo 7 and 5.
         assert_eq!((task.process(7), task.process(5)), (6, 0));
         assert_eq!(task.process(1), 0);
     }
 
     #[test]
     fn containers_take_turns() {
-        let mut turns = InTurn::default();
+        let mut turns = Interleaved::default();
         for entry in ["1-a/x/1", "1-a/x/2", "1-a/x/3", "1-a/y/1"] {
             turns.push(Task::parse("1", entry, "").unwrap());
         }

@@ -7,44 +7,44 @@ use cairn_formats::ini::{ConfError, Section};
 
 use crate::object_replicator::ReplicatorConfig;
 
-/// What the reconstructor reads from its conf section, with those of `[DEFAULT]` behind it.
+/// Options of the section, with defaults from `[DEFAULT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReconstructorConfig {
-    /// `ring_ip`, else `bind_ip`: devices of the ring with this address are ours; all addresses
-    /// of this machine where it is unspecified.
+    /// `ring_ip`, else `bind_ip`: selects our devices in the ring; all addresses of this host if it
+    /// is unspecified.
     pub ring_ip: String,
-    /// `bind_port`; `None` with `servers_per_port`: then the address alone tells our devices.
+    /// `bind_port`; `None` with `servers_per_port`: the address alone selects our devices.
     pub port: Option<u16>,
-    /// Between two passes.
+    /// Interval between two passes.
     pub interval: Duration,
-    /// Partitions at work at once on one device.
+    /// Maximum concurrent partitions per device.
     pub concurrency: usize,
-    /// Between two lines about a pass's progress.
+    /// Interval of log lines about a pass's progress.
     pub stats_interval: Duration,
-    /// How often the rings' files are looked at while a pass is under way.
+    /// Interval of checks of the rings' files during a pass.
     pub ring_check_interval: Duration,
-    /// Leave partitions alone that belong here.
+    /// Skips partitions that belong here.
     pub handoffs_only: bool,
-    /// Handoffs that stand in for one primary whose device is not mounted; `None`: any number.
+    /// Maximum handoffs that replace one primary with an unmounted device; `None` is unlimited.
     pub rebuild_handoff_node_count: Option<usize>,
-    /// A fragment with so many others or fewer, itself included, and too few to rebuild from, is
-    /// quarantined when it is older than `quarantine_age`. 0: none is.
+    /// A fragment is quarantined if at most this many, including itself, are found, too few to
+    /// rebuild from, and it is older than `quarantine_age`. 0 disables.
     pub quarantine_threshold: usize,
     pub quarantine_age: Duration,
-    /// How many servers are asked before that.
+    /// Number of servers queried before that.
     pub request_node_count: RequestNodeCount,
-    /// Objects of one handoff job handed over in a pass; 0: all.
+    /// Maximum objects of one handoff job handed over per pass; 0 is unlimited.
     pub max_objects_per_revert: usize,
-    /// For a request's head or a piece of SSYNC to be taken.
+    /// Timeout for sending a request's head or a chunk of SSYNC.
     pub node_timeout: Duration,
-    /// For an answer that takes the other side some work.
+    /// Timeout of a response that requires work.
     pub http_timeout: Duration,
-    /// A pass of which nothing is heard for so long is given up (`lockup_timeout`).
+    /// Time without progress after which a pass is aborted (`lockup_timeout`).
     pub lockup_timeout: Duration,
     pub recon_cache_path: PathBuf,
 }
 
-/// A number, or a number for each replica.
+/// A number, or a multiple of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestNodeCount {
     Nodes(usize),
@@ -78,7 +78,7 @@ impl RequestNodeCount {
 
 impl ReconstructorConfig {
     pub fn read(section: &Section) -> Result<Self, ConfError> {
-        // What it has in common with the replicator is read alike.
+        // Options shared with the replicator.
         let common = ReplicatorConfig::read(section)?;
         let handoffs_first = section.bool_or("handoffs_first", false);
         let handoffs = section.str_or("rebuild_handoff_node_count", "2").trim();

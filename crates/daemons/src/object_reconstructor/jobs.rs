@@ -1,4 +1,4 @@
-//! What there is to do: each partition on each of our devices, and in it each fragment index.
+//! Jobs of a pass: each partition on each of our devices, and in it each fragment index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tracing::{error, warn};
 use super::pass::Pass;
 use crate::object_replicator::jobs::own_devices;
 
-/// A partition on a device of ours.
+/// A partition on one of our devices.
 pub(super) struct Part {
     pub(super) policy: PolicyIndex,
     pub(super) scheme: ErasureScheme,
@@ -28,20 +28,20 @@ pub(super) struct Part {
 /// The hashes of a partition's suffixes.
 pub(super) type Hashes = BTreeMap<String, SuffixHash>;
 
-/// What to do with the fragments of one index.
+/// A job for the fragments of one index.
 pub(super) struct Job {
     pub(super) part: Arc<Part>,
     pub(super) kind: Kind,
-    /// `None`: only tombstones are known.
+    /// `None` for tombstones only.
     pub(super) index: Option<u32>,
     pub(super) suffixes: Vec<String>,
     pub(super) nodes: Vec<Node>,
-    /// The index that belongs on this device, where one does.
+    /// Index that belongs on this device, if any.
     pub(super) primary: Option<u32>,
 }
 
 pub(super) enum Kind {
-    /// They belong here: do others have theirs?
+    /// They belong here: sync with other servers.
     Sync(Hashes),
     /// They belong on these nodes.
     Revert,
@@ -75,7 +75,7 @@ impl Part {
 }
 
 impl Pass {
-    /// All partitions, in an order of chance.
+    /// All partitions in random order.
     pub(super) async fn collect_parts(&self) -> Vec<Arc<Part>> {
         let mut parts = Vec::new();
         let only = &self.only;
@@ -92,7 +92,7 @@ impl Pass {
                 continue;
             };
             if ring.ring().next_part_power().is_some() {
-                // Every object has two names just now: it would be sent twice.
+                // Every object has two names now, and would be sent twice.
                 warn!(
                     policy = policy.name,
                     "next_part_power is set: policy skipped"
@@ -139,7 +139,7 @@ impl Pass {
                         local: local.clone(),
                         partition,
                     });
-                    // One that is not of this ring is from before its partition power was another.
+                    // A partition outside the ring is from before a change of its part power.
                     let here = here.filter(|part| {
                         part.partition < ring.ring().partition_count()
                             && !(config.handoffs_only && part.is_primary())
@@ -175,7 +175,7 @@ impl Pass {
         Ok((device, partitions))
     }
 
-    /// What there is to do in a partition. Nothing: it does not belong here, and is empty.
+    /// Jobs of a partition. None if it is misplaced and empty.
     pub(super) async fn jobs(&self, part: &Arc<Part>) -> Result<Vec<Job>, DiskError> {
         let hashes = part.hashes(Vec::new(), true).await?;
         let (mut by_index, bare) = suffixes_by_index(&hashes);
@@ -216,8 +216,8 @@ impl Pass {
         match jobs.first_mut() {
             Some(first) => first.suffixes.extend(bare),
             None if bare.is_empty() => {}
-            // Tombstones tell nothing of where they belong. Enough servers are told that no set
-            // of others could bring the object back.
+            // Tombstones have no index. They are sent to enough servers that the rest could not
+            // restore the object.
             None => {
                 let enough = part.scheme.replicas() - part.scheme.data() + 1;
                 let mut nodes = primaries.clone();
@@ -230,7 +230,7 @@ impl Pass {
     }
 }
 
-/// The suffixes in which fragments of each index are, and those without any.
+/// Suffixes by fragment index, and those without fragments.
 fn suffixes_by_index(hashes: &Hashes) -> (BTreeMap<u32, Vec<String>>, Vec<String>) {
     let mut by_index: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     let mut bare = Vec::new();
@@ -249,7 +249,7 @@ fn suffixes_by_index(hashes: &Hashes) -> (BTreeMap<u32, Vec<String>>, Vec<String
     (by_index, bare)
 }
 
-/// The nodes before, after and opposite that one; each once.
+/// The nodes before, after and opposite `at`, each once.
 fn partners(at: usize, primaries: &[Node]) -> Vec<Node> {
     let count = primaries.len();
     let mut found: Vec<Node> = Vec::new();

@@ -1,4 +1,4 @@
-//! One pass over all partitions: devices side by side, a few partitions of each at a time.
+//! One pass over all partitions: devices concurrently, a few partitions of each at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use super::{ObjectReconstructor, ReconstructionStats};
 use crate::object_replicator::{Only, ReplicatorParts};
 use crate::rounds::Watch;
 use crate::ssync::Sender;
-use crate::turns::Turns;
+use crate::turns::SessionPermits;
 
-/// A pass under way.
+/// A pass in progress.
 pub(super) struct Pass {
     pub(super) reconstructor: Arc<ObjectReconstructor>,
     pub(super) only: Only,
     stats: Mutex<ReconstructionStats>,
-    /// Grows with everything that gets done.
-    heard: AtomicU64,
+    /// Counter of progress, for lockup detection.
+    progress_count: AtomicU64,
     rings_changed: Mutex<BTreeMap<PolicyIndex, bool>>,
     rings_looked_at: Mutex<Instant>,
     is_refreshing: AtomicBool,
-    /// A device takes one SSYNC at a time from us: by default it would not take two.
-    turns: Turns,
+    /// Permits for SSYNC sessions, one per remote device: by default it accepts only one.
+    permits: SessionPermits,
     codecs: Mutex<BTreeMap<PolicyIndex, Arc<Codec>>>,
     part_count: AtomicU64,
     started: Instant,
@@ -42,11 +42,11 @@ impl Pass {
             reconstructor,
             only,
             stats: Mutex::default(),
-            heard: AtomicU64::new(0),
+            progress_count: AtomicU64::new(0),
             rings_changed: Mutex::default(),
             rings_looked_at: Mutex::new(Instant::now()),
             is_refreshing: AtomicBool::new(false),
-            turns: Turns::default(),
+            permits: SessionPermits::default(),
             codecs: Mutex::default(),
             part_count: AtomicU64::new(0),
             started: Instant::now(),
@@ -60,7 +60,7 @@ impl Pass {
     pub(super) async fn run(self: Arc<Self>) -> ReconstructionStats {
         let config = &self.reconstructor.config;
         let watch = Watch {
-            heard: &self.heard,
+            progress_count: &self.progress_count,
             lockup: config.lockup_timeout,
             report_every: config.stats_interval,
         };
@@ -78,7 +78,7 @@ impl Pass {
             let device = by_device.entry(part.local.device.clone());
             device.or_default().push(part);
         }
-        // Each device has its own workers: a slow one does not hold up the others.
+        // Each device has its own workers, so that a slow one does not delay others.
         let mut devices = JoinSet::new();
         for parts in by_device.into_values() {
             devices.spawn(self.clone().work_device(parts));
@@ -99,7 +99,7 @@ impl Pass {
             under_way.spawn(async move {
                 pass.work_part(&part).await;
                 pass.reconstructor.progress.step();
-                pass.hear();
+                pass.note_progress();
             });
         }
         while under_way.join_next().await.is_some() {}
@@ -123,7 +123,7 @@ impl Pass {
         for job in jobs {
             self.count(|stats| stats.jobs += 1);
             self.work_job(&job).await;
-            self.hear();
+            self.note_progress();
         }
     }
 
@@ -134,7 +134,7 @@ impl Pass {
         }
     }
 
-    /// A partition that does not belong here and has nothing in it.
+    /// Removes a misplaced, empty partition.
     async fn remove(&self, part: &Part) {
         let (at, engine) = (part.at(), part.engine.clone());
         let removed = part
@@ -156,7 +156,7 @@ impl Pass {
         let _ = own_thread::blocking(move || rings.refresh()).await;
     }
 
-    /// A partition of a ring that is not in use any more may belong elsewhere.
+    /// Whether the partition's ring was replaced, so that its placement may have changed.
     async fn is_ring_old(&self, part: &Part) -> bool {
         let is_due = {
             let mut looked_at = self.rings_looked_at.lock();
@@ -183,8 +183,8 @@ impl Pass {
         *is_known
     }
 
-    pub(super) fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note_progress(&self) {
+        self.progress_count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn lock_stats(&self) -> MutexGuard<'_, ReconstructionStats> {
@@ -206,7 +206,7 @@ impl Pass {
     pub(super) fn sender<'a>(
         &'a self,
         part: &'a Part,
-        hear: &'a (dyn Fn() + Send + Sync),
+        on_progress: &'a (dyn Fn() + Send + Sync),
     ) -> Sender<'a> {
         let config = &self.reconstructor.config;
         Sender {
@@ -215,8 +215,8 @@ impl Pass {
             daemon: "obj-reconstructor",
             node_timeout: config.node_timeout,
             http_timeout: config.http_timeout,
-            turns: &self.turns,
-            hear,
+            permits: &self.permits,
+            on_progress,
         }
     }
 

@@ -1,4 +1,5 @@
-//! A fragment made of others: asked of the partition's servers, segment by segment.
+//! Rebuilding a fragment archive from others, fetched from the partition's servers, segment by
+//! segment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +27,10 @@ use super::config::RequestNodeCount;
 use crate::calls;
 
 const EC_ETAG: &str = "X-Object-Sysmeta-Ec-Etag";
-/// No status was told.
+/// A response without a status.
 const UNKNOWN: u16 = 0;
 
-/// Why a fragment could not be rebuilt.
+/// Reasons why a fragment could not be rebuilt.
 #[derive(Debug, Error)]
 pub(crate) enum RebuildError {
     #[error("too few fragments of its time ({found} of {needed}); other answers: {errors}")]
@@ -68,26 +69,27 @@ pub(crate) struct Rebuilder {
     pub(super) request_node_count: RequestNodeCount,
 }
 
-/// Answers with fragments of one time.
+/// Responses with fragments of one timestamp.
 #[derive(Default)]
 struct Bucket {
     answers: usize,
-    /// By index; never the one that is to be rebuilt.
+    /// By index; never the one to rebuild.
     useful: BTreeMap<u32, Body>,
     etag: Option<String>,
     is_durable: bool,
 }
 
-/// What was answered so far.
+/// Responses so far.
 #[derive(Default)]
 struct Answers {
     buckets: BTreeMap<Timestamp, Bucket>,
-    /// How often each other status.
+    /// Counts of other statuses.
     errors: BTreeMap<u16, usize>,
 }
 
 impl Rebuilder {
-    /// The fragment `index` of an object, of which ours is open, for `node`, which lacks it.
+    /// Rebuilds the fragment `index` of an object, whose local fragment is open, for `node`, which
+    /// lacks it.
     pub(crate) async fn rebuild(
         &self,
         node: &Node,
@@ -126,7 +128,7 @@ impl Rebuilder {
             });
         }
         let local = info.data_timestamp;
-        if self.is_lonely(&answers, local, own) {
+        if self.is_isolated(&answers, local, own) {
             let reason = format!("Solitary fragment #{}", own.unwrap_or(0));
             return Err(self.quarantine(key, info, reason).await);
         }
@@ -169,8 +171,8 @@ impl Rebuilder {
         }
     }
 
-    /// Asks all primaries but `node`; and handoffs, where it looks as if ours were the only
-    /// fragment left. Archives that are enough to rebuild from; `None`: there are none.
+    /// Queries all primaries except `node`, and handoffs if ours seems to be the only fragment
+    /// left. Returns enough archives to rebuild from; `None` if there are too few.
     async fn ask(
         &self,
         node: &Node,
@@ -197,7 +199,7 @@ impl Rebuilder {
                 return Some(bodies);
             }
         }
-        if !self.is_lonely(answers, local, own) {
+        if !self.is_isolated(answers, local, own) {
             return None;
         }
         let more = self.request_node_count.for_replicas(count);
@@ -208,7 +210,7 @@ impl Rebuilder {
             if let Some(bodies) = self.sort(&node, answer, index, answers) {
                 return Some(bodies);
             }
-            if self.is_lonely(answers, local, own) {
+            if self.is_isolated(answers, local, own) {
                 asked.extend(handoffs.next().map(ask));
             }
         }
@@ -223,10 +225,10 @@ impl Rebuilder {
         headers.insert(USER_AGENT, calls::user_agent("obj-reconstructor"));
         headers.insert("x-backend-storage-policy-index", self.policy.0.into());
         headers.insert("x-backend-replication", HeaderValue::from_static("True"));
-        // Nothing is made of an archive that does not match its ETag.
+        // An archive that fails its ETag check must not be used.
         let refuse = HeaderValue::from_static("true");
         headers.insert("x-backend-refuse-unsound", refuse);
-        // Of the same time as ours, durable or not.
+        // With the timestamp of ours, durable or not.
         let preferences = format!("[{{\"timestamp\": \"{local}\", \"exclude\": []}}]");
         if let Ok(preferences) = HeaderValue::try_from(preferences) {
             headers.insert("x-backend-fragment-preferences", preferences);
@@ -243,7 +245,7 @@ impl Rebuilder {
         }
     }
 
-    /// Files an answer. The archives to rebuild from, once there are enough.
+    /// Adds a response to its bucket. Returns the archives once there are enough.
     fn sort(
         &self,
         node: &Node,
@@ -305,8 +307,9 @@ impl Rebuilder {
         })
     }
 
-    /// Whether ours is a fragment that nothing can be made of: all others are gone, for long.
-    fn is_lonely(&self, answers: &Answers, local: Timestamp, own: Option<u32>) -> bool {
+    /// Whether ours is an isolated fragment, from which nothing can be rebuilt: all others have
+    /// been gone for long.
+    fn is_isolated(&self, answers: &Answers, local: Timestamp, own: Option<u32>) -> bool {
         let all_missing = answers.errors.keys().eq([&StatusCode::NOT_FOUND.as_u16()]);
         let of_one_time = answers.buckets.keys().eq([&local]);
         let age = self.clock.now().as_f64() - local.as_f64();
@@ -322,7 +325,7 @@ impl Rebuilder {
     }
 }
 
-/// As the object was cut, whatever its policy says today.
+/// Segment size of the object, whatever its policy's current setting.
 fn segment_size(metadata: &Metadata, scheme: &ErasureScheme) -> u64 {
     let text = metadata.get_str("X-Object-Sysmeta-Ec-Segment-Size");
     let size = text.and_then(|text| text.trim().parse::<u64>().ok());
@@ -331,18 +334,18 @@ fn segment_size(metadata: &Metadata, scheme: &ErasureScheme) -> u64 {
         .unwrap_or(scheme.segment_size() as u64)
 }
 
-/// A fragment archive in the making.
+/// A fragment archive being rebuilt.
 pub(crate) struct Rebuilt {
     headers: Metadata,
     archives: Vec<BodyLines>,
     codec: Arc<Codec>,
     index: u32,
-    /// Bytes of each fragment but the last.
+    /// Bytes of each fragment except the last.
     fragment_size: u64,
 }
 
 impl Rebuilt {
-    /// The metadata that goes with it, and its length.
+    /// The archive's metadata, including its length.
     pub(crate) fn headers(&self) -> &Metadata {
         &self.headers
     }
@@ -370,7 +373,7 @@ impl Rebuilt {
     }
 }
 
-/// So many bytes of an archive; fewer at its end.
+/// Reads `size` bytes of an archive; fewer at its end.
 async fn piece(archive: &mut BodyLines, size: u64) -> Result<Bytes, LineError> {
     let mut all = BytesMut::new();
     while (all.len() as u64) < size {

@@ -1,4 +1,4 @@
-//! Fragments that belong elsewhere: handed over, and then removed.
+//! Revert of misplaced fragments: handed over, and then removed.
 
 use std::collections::HashMap;
 
@@ -13,9 +13,9 @@ use super::pass::Pass;
 use crate::object_replicator::lock_partition;
 use crate::ssync::{FragmentOrder, Order};
 
-/// What all servers have that a job hands over to.
+/// Objects that all target servers of a job have.
 #[derive(Default)]
-struct Handed {
+struct HandoverResult {
     servers: usize,
     objects: HashMap<ObjectHash, Offer>,
     is_limited: bool,
@@ -25,7 +25,8 @@ impl Pass {
     pub(super) async fn revert(&self, job: &Job) {
         let part = &job.part;
         let (device, partition) = (&part.local.device, part.partition);
-        // Held by whoever brings us this partition: both would remove what the other just got.
+        // Held also during an incoming transfer of this partition: both sides would remove what the
+        // other just received.
         let lock = match lock_partition(&part.device, &part.engine, part.at()).await {
             Ok(lock) => lock,
             Err(error) => {
@@ -52,10 +53,10 @@ impl Pass {
         }
     }
 
-    async fn hand_over(&self, job: &Job) -> Handed {
+    async fn hand_over(&self, job: &Job) -> HandoverResult {
         let part = &job.part;
-        let hear = || self.hear();
-        let mut handed = Handed::default();
+        let on_progress = || self.note_progress();
+        let mut handed = HandoverResult::default();
         for node in &job.nodes {
             let order = Order {
                 device: &part.device,
@@ -71,7 +72,7 @@ impl Pass {
                     rebuilder: None,
                 }),
             };
-            match self.sender(part, &hear).ssync(&order, node).await {
+            match self.sender(part, &on_progress).ssync(&order, node).await {
                 Ok(delivered) => {
                     handed.is_limited |= delivered.is_limited;
                     let had = delivered.offers.into_iter();
@@ -79,7 +80,7 @@ impl Pass {
                     if handed.servers == 0 {
                         handed.objects = had;
                     } else {
-                        // Where one could not be sent to some, it stays.
+                        // An object that some server did not receive stays.
                         handed.objects.retain(|hash, _| had.contains_key(hash));
                     }
                     handed.servers += 1;
@@ -90,12 +91,12 @@ impl Pass {
                     self.count(|stats| stats.failures += 1);
                 }
             }
-            self.hear();
+            self.note_progress();
         }
         handed
     }
 
-    async fn purge(&self, job: &Job, handed: &Handed) -> Result<(), DiskError> {
+    async fn purge(&self, job: &Job, handed: &HandoverResult) -> Result<(), DiskError> {
         let part = &job.part;
         let reverted: Vec<Reverted> = handed
             .objects

@@ -1,4 +1,4 @@
-//! Fragments that belong here: do the partition's other servers have theirs?
+//! Sync of fragments that belong here with the partition's other servers.
 
 use cairn_disk::DiskError;
 use cairn_disk::engine::{FragmentHashes, SuffixHash};
@@ -15,10 +15,10 @@ use super::rebuild::Rebuilder;
 use crate::calls;
 use crate::ssync::{FragmentOrder, Order, SsyncError};
 
-/// Hashes of 4,096 suffixes with a dozen fragments each take half of this.
-const HASHES_MAX: u64 = 8 << 20;
+/// Maximum response: twice the size of hashes of 4,096 suffixes with a dozen fragments each.
+const HASHES_MAX_BYTES: u64 = 8 << 20;
 
-/// Why another server was not brought up to date.
+/// Reasons why another server could not be synced.
 #[derive(Debug, Error)]
 pub(super) enum SyncError {
     #[error("no server for fragment {0} has its device mounted")]
@@ -43,7 +43,7 @@ impl Pass {
                 warn!(node, partition, %error, "node not brought up to date");
                 self.count(|stats| stats.failures += 1);
             }
-            self.hear();
+            self.note_progress();
         }
     }
 
@@ -76,8 +76,8 @@ impl Pass {
                 rebuilder: Some(&rebuilder),
             }),
         };
-        let hear = || self.hear();
-        self.sender(part, &hear).ssync(&order, &node).await?;
+        let on_progress = || self.note_progress();
+        self.sender(part, &on_progress).ssync(&order, &node).await?;
         self.count(|stats| stats.suffixes_synced += suffixes.len() as u64);
         Ok(())
     }
@@ -100,8 +100,7 @@ impl Pass {
         }
     }
 
-    /// The hashes of the server that is to have a fragment: the primary, or a handoff where its
-    /// device is not mounted.
+    /// Hashes of a fragment's server: the primary, or a handoff if its device is not mounted.
     async fn remote_hashes(
         &self,
         part: &Part,
@@ -116,7 +115,7 @@ impl Pass {
                 Some(hashes) => return Ok((node, hashes)),
                 None => error!(node = node.name(), "responded as unmounted"),
             }
-            // Only those that get fragments of this index from others, too.
+            // Handoffs that also receive fragments of this index from other servers.
             let handoffs = handoffs.get_or_insert_with(|| {
                 let handoffs = part.ring.handoffs(part.partition, usize::MAX).into_iter();
                 let alike = handoffs.filter(|node| part.fragment_of(node) == theirs);
@@ -129,13 +128,13 @@ impl Pass {
         }
     }
 
-    /// `None`: the device is not mounted.
+    /// `None` if the device is not mounted.
     async fn replicate(&self, part: &Part, node: &Node) -> Result<Option<Hashes>, SyncError> {
         let daemon = "obj-reconstructor";
         let request = calls::hashes_of(node, part.partition, "", part.policy, daemon);
         let patience = self.reconstructor.config.http_timeout;
         let backends = &self.parts().backends;
-        let called = calls::call_for_body(backends, node, request, patience, HASHES_MAX);
+        let called = calls::call_for_body(backends, node, request, patience, HASHES_MAX_BYTES);
         let (status, body) = called.await?;
         let body = match status {
             StatusCode::OK => body.ok_or(SyncError::Hashes)?,
@@ -144,7 +143,7 @@ impl Pass {
         };
         let value = pickle::loads(&body).map_err(|_| SyncError::Hashes)?;
         let pairs = value.as_dict().ok_or(SyncError::Hashes)?.iter();
-        // A suffix whose hashes could not be made differs from any.
+        // A suffix that could not be hashed counts as different.
         let pairs = pairs.filter_map(|(suffix, hash)| {
             Some((suffix.as_str()?.to_owned(), SuffixHash::from_value(hash)?))
         });
@@ -152,7 +151,7 @@ impl Pass {
     }
 }
 
-/// The suffixes in which objects differ, or the times of our fragments and of theirs.
+/// Suffixes with different objects, or with different timestamps of the two fragments.
 fn differing(local: &Hashes, own: Option<u32>, remote: &Hashes, theirs: u32) -> Vec<String> {
     let none = FragmentHashes::new();
     let mut suffixes = Vec::new();

@@ -7,65 +7,65 @@ use cairn_formats::ini::{ConfError, Section};
 
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
-/// Partitions at work at once on one device where the conf does not say. Swift's default is 1; most
-/// of a partition's time is spent waiting for others, and clients come first with any number.
-const CONCURRENCY: usize = 8;
+/// Default concurrent partitions per device. Swift's default is 1; a partition mostly waits for
+/// other servers, and clients have priority whatever the number.
+const DEFAULT_CONCURRENCY: usize = 8;
 
-/// How partitions reach other servers.
+/// Transport to other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMethod {
-    /// By the `rsync` program, to the rsync daemons beside the object servers.
+    /// The `rsync` program, to the rsync daemons beside the object servers.
     Rsync,
-    /// By the object servers themselves.
+    /// SSYNC, to the object servers.
     Ssync,
 }
 
-/// When a partition that does not belong on a device may go from it.
+/// Condition for removing a misplaced partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoffDelete {
-    /// Once every primary has it.
+    /// Every primary has it.
     Auto,
-    /// Once so many primaries have it.
+    /// At least this many primaries have it.
     After(usize),
 }
 
-/// What the replicator reads from its conf section, with those of `[DEFAULT]` behind it.
+/// Options of the section, with defaults from `[DEFAULT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicatorConfig {
-    /// `ring_ip`, else `bind_ip`: devices of the ring with this address are ours; all addresses
-    /// of this machine where it is unspecified.
+    /// `ring_ip`, else `bind_ip`: selects our devices in the ring; all addresses of this host if it
+    /// is unspecified.
     pub ring_ip: String,
-    /// `bind_port`; `None` with `servers_per_port`: then the address alone tells our devices.
+    /// `bind_port`; `None` with `servers_per_port`: the address alone selects our devices.
     pub port: Option<u16>,
-    /// Between two passes.
+    /// Interval between two passes.
     pub interval: Duration,
-    /// Partitions at work at once on one device.
+    /// Maximum concurrent partitions per device.
     pub concurrency: usize,
-    /// Between two lines about a pass's progress.
+    /// Interval of log lines about a pass's progress.
     pub stats_interval: Duration,
-    /// How often the rings' files are looked at while a pass is under way.
+    /// Interval of checks of the rings' files during a pass.
     pub ring_check_interval: Duration,
     pub sync_method: SyncMethod,
-    /// Partitions of other devices first; ours only when none of those is left.
+    /// Handoffs first; primaries only when no handoffs are left.
     pub handoffs_first: bool,
     pub handoff_delete: HandoffDelete,
-    /// For a request's head or a piece of SSYNC to be taken.
+    /// Timeout for sending a request's head or a chunk of SSYNC.
     pub node_timeout: Duration,
-    /// For an answer that takes the other side some work.
+    /// Timeout of a response that requires work.
     pub http_timeout: Duration,
-    /// A pass of which nothing is heard for so long is given up (`lockup_timeout`).
+    /// Time without progress after which a pass is aborted (`lockup_timeout`).
     pub lockup_timeout: Duration,
-    /// A run of `rsync` is ended after this.
+    /// Time after which a run of `rsync` is killed.
     pub rsync_timeout: Duration,
     /// `--timeout` and `--contimeout` of rsync, in seconds.
     pub rsync_io_timeout: String,
-    /// `--bwlimit` of rsync, in KiB a second or with a suffix; 0: none.
+    /// `--bwlimit` of rsync, in KiB per second or with a suffix; 0 is unlimited.
     pub rsync_bwlimit: String,
-    /// Compress towards other regions.
+    /// Compresses transfers to other regions.
     pub rsync_compress: bool,
     /// `{replication_ip}::object`, with names of a device's properties in braces.
     pub rsync_module: String,
-    /// Characters of a line of rsync's that are logged; 0: all.
+    /// Maximum characters logged of a line of rsync's; 0 is unlimited.
     pub rsync_error_log_line_length: usize,
     pub log_rsync_transfers: bool,
     pub recon_cache_path: PathBuf,
@@ -132,7 +132,7 @@ fn port(section: &Section) -> Result<Option<u16>, ConfError> {
 }
 
 fn concurrency(section: &Section) -> Result<usize, ConfError> {
-    match section.usize_or("concurrency", CONCURRENCY)? {
+    match section.usize_or("concurrency", DEFAULT_CONCURRENCY)? {
         number @ 1..=256 => Ok(number),
         _ => Err(section.bad("concurrency", "expected 1 to 256")),
     }
@@ -171,7 +171,7 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(config.sync_method, SyncMethod::Rsync);
         assert_eq!(config.interval, Duration::from_secs(30));
-        assert_eq!(config.concurrency, CONCURRENCY);
+        assert_eq!(config.concurrency, DEFAULT_CONCURRENCY);
         assert_eq!(config.port, Some(6200));
         assert_eq!(config.ring_ip, "0.0.0.0");
         assert_eq!(config.rsync_module, "{replication_ip}::object");

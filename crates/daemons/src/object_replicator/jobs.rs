@@ -1,4 +1,4 @@
-//! What there is to do: each partition on each of our devices, and who else should have it.
+//! Jobs of a pass: each partition on each of our devices, with the other nodes that should have it.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ pub(super) struct Job {
     pub(super) device: Arc<Device>,
     pub(super) local: Arc<RingDevice>,
     pub(super) partition: u32,
-    /// The partition's primaries but this device.
+    /// The partition's primaries except this device.
     pub(super) nodes: Vec<Node>,
-    /// This device is none of the primaries.
+    /// Whether this device is not a primary.
     pub(super) is_handoff: bool,
 }
 
@@ -32,16 +32,16 @@ impl Job {
         PartitionKey::new(self.policy, self.partition)
     }
 
-    /// Whether this partition is one in which unknown suffixes are looked for.
+    /// Whether this partition is searched for unknown suffixes in this cycle.
     pub(super) fn is_looked_into(&self, cycle: u32) -> bool {
         self.partition
             .wrapping_add(cycle)
-            .is_multiple_of(super::LOOK_CYCLE)
+            .is_multiple_of(super::SEARCH_CYCLE_PASSES)
     }
 }
 
 impl Pass {
-    /// All jobs, in an order of chance.
+    /// All jobs in random order.
     pub(super) async fn collect_jobs(&self) -> Vec<Job> {
         let mut jobs = Vec::new();
         let only = &self.only;
@@ -56,7 +56,7 @@ impl Pass {
                 continue;
             };
             if ring.ring().next_part_power().is_some() {
-                // Every object has two names just now: it would be sent twice.
+                // Every object has two names now, and would be sent twice.
                 warn!(
                     policy = policy.name,
                     "next_part_power is set: policy skipped"
@@ -133,14 +133,14 @@ impl Pass {
     }
 }
 
-/// The devices of the ring that the server at this address serves.
+/// The ring's devices served at this address.
 pub(crate) async fn own_devices(
     ring_ip: &str,
     port: Option<u16>,
     ring: &LoadedRing,
 ) -> Vec<Arc<RingDevice>> {
     let ring_ip = ring_ip.to_owned();
-    // Names are looked up.
+    // Resolves names, which blocks.
     let own = own_thread::blocking(move || OwnAddress::of(&ring_ip, port)).await;
     own.flatten()
         .map_or_else(Vec::new, |own| own.replicated_devices(ring))
@@ -154,7 +154,7 @@ fn job(
     local: &Arc<RingDevice>,
     partition: u32,
 ) -> Option<Job> {
-    // Not one of this ring's: from before its partition power was another.
+    // Outside this ring: from before a change of its part power.
     if partition >= ring.ring().partition_count() {
         return None;
     }

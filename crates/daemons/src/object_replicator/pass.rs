@@ -1,4 +1,4 @@
-//! One pass over all partitions: devices side by side, a few partitions of each at a time.
+//! One pass over all partitions: devices concurrently, a few partitions of each at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,22 +13,22 @@ use tracing::{info, warn};
 use super::jobs::Job;
 use super::{ObjectReplicator, Only, ReplicationStats};
 use crate::rounds::Watch;
-use crate::turns::Turns;
+use crate::turns::SessionPermits;
 
-/// A pass under way.
+/// A pass in progress.
 pub(super) struct Pass {
     pub(super) replicator: Arc<ObjectReplicator>,
     pub(super) only: Only,
     pub(super) cycle: u32,
     /// By device.
     stats: Mutex<BTreeMap<String, ReplicationStats>>,
-    /// Grows with everything that gets done.
-    heard: AtomicU64,
-    /// Handoff partitions that are still where they were.
+    /// Counter of progress, for lockup detection.
+    progress_count: AtomicU64,
+    /// Number of misplaced partitions that remain.
     handoffs_remaining: AtomicU64,
     ring_changed: AtomicBool,
     ring_looked_at: Mutex<Instant>,
-    pub(super) turns: Turns,
+    pub(super) permits: SessionPermits,
     job_count: AtomicU64,
     started: Instant,
 }
@@ -40,11 +40,11 @@ impl Pass {
             only,
             cycle,
             stats: Mutex::default(),
-            heard: AtomicU64::new(0),
+            progress_count: AtomicU64::new(0),
             handoffs_remaining: AtomicU64::new(0),
             ring_changed: AtomicBool::new(false),
             ring_looked_at: Mutex::new(Instant::now()),
-            turns: Turns::default(),
+            permits: SessionPermits::default(),
             job_count: AtomicU64::new(0),
             started: Instant::now(),
         }
@@ -53,7 +53,7 @@ impl Pass {
     pub(super) async fn run(self: Arc<Self>) -> ReplicationStats {
         let config = &self.replicator.config;
         let watch = Watch {
-            heard: &self.heard,
+            progress_count: &self.progress_count,
             lockup: config.lockup_timeout,
             report_every: config.stats_interval,
         };
@@ -82,7 +82,7 @@ impl Pass {
         self.work_through(own).await;
     }
 
-    /// Each device has its own workers: a slow one does not hold up the others.
+    /// Runs jobs. Each device has its own workers, so that a slow one does not delay others.
     async fn work_through(self: Arc<Self>, jobs: Vec<Job>) {
         let mut by_device: BTreeMap<String, Vec<Job>> = BTreeMap::new();
         for job in jobs {
@@ -115,7 +115,7 @@ impl Pass {
                     pass.update(&job).await;
                 }
                 pass.replicator.progress.step();
-                pass.hear();
+                pass.note_progress();
             });
         }
         while under_way.join_next().await.is_some() {}
@@ -127,7 +127,7 @@ impl Pass {
         let _ = own_thread::blocking(move || rings.refresh()).await;
     }
 
-    /// A job of a ring that is not in use any more may be wrong about where things belong.
+    /// Whether the job's ring was replaced, so that its placement may have changed.
     async fn is_ring_old(&self, job: &Job) -> bool {
         if self.ring_changed.load(Ordering::Relaxed) {
             return true;
@@ -152,15 +152,15 @@ impl Pass {
         is_old
     }
 
-    pub(super) fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note_progress(&self) {
+        self.progress_count.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn handoff_remains(&self) {
         self.handoffs_remaining.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Changes the counts of a device of ours.
+    /// Changes the counts of one of our devices.
     pub(super) fn count(&self, device: &str, change: impl FnOnce(&mut ReplicationStats)) {
         let mut stats = self.stats.lock();
         change(stats.entry(device.to_owned()).or_default());

@@ -1,4 +1,4 @@
-//! A partition that does not belong here: handed to its primaries, and then removed.
+//! Revert of a misplaced partition: handed to its primaries, and then removed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::jobs::Job;
 use super::pass::Pass;
 use super::update::identity;
 
-/// How long to wait for a partition that somebody is just bringing us.
+/// Timeout for a partition that another server is just sending us.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-const LOCK_RETRY: Duration = Duration::from_millis(20);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the primaries have been told.
+/// Results of the handover so far.
 #[derive(Default)]
-struct Handed {
+struct HandoverResult {
     successes: usize,
     failed: HashSet<(String, String)>,
-    /// In other regions, one device got everything: which objects it has, by region.
+    /// In other regions one device received everything: its objects, by region.
     by_region: BTreeMap<u32, HashSet<ObjectHash>>,
-    /// Not to be removed: they could not be sent.
+    /// Objects that could not be sent, and stay.
     unsent: HashSet<ObjectHash>,
 }
 
 impl Pass {
     pub(super) async fn revert(&self, job: &Job) {
         self.count(&job.local.device, |stats| stats.attempted += 1);
-        let mut handed = Handed::default();
+        let mut handed = HandoverResult::default();
         let removed = match self.hand_over(job, &mut handed).await {
             Ok(removed) => removed,
             Err(error) => {
@@ -57,9 +57,10 @@ impl Pass {
         });
     }
 
-    /// Tells whether the partition has gone.
-    async fn hand_over(&self, job: &Job, handed: &mut Handed) -> Result<bool, DiskError> {
-        // Held by whoever brings us this partition: both would remove what the other just got.
+    /// Returns whether the partition has been removed.
+    async fn hand_over(&self, job: &Job, handed: &mut HandoverResult) -> Result<bool, DiskError> {
+        // Held also during an incoming transfer of this partition: both sides would remove what the
+        // other just received.
         let Some(_lock) = lock_partition(&job.device, &job.engine, job.at()).await? else {
             info!(
                 device = job.local.device,
@@ -98,7 +99,7 @@ impl Pass {
         Ok(is_gone)
     }
 
-    async fn hand_to_all(&self, job: &Job, suffixes: &[String], handed: &mut Handed) {
+    async fn hand_to_all(&self, job: &Job, suffixes: &[String], handed: &mut HandoverResult) {
         for node in &job.nodes {
             self.count(&job.local.device, |stats| stats.rsync += 1);
             let region = node.device.region;
@@ -119,11 +120,11 @@ impl Pass {
                     handed.failed.insert(identity(node));
                 }
             }
-            self.hear();
+            self.note_progress();
         }
     }
 
-    fn may_go(&self, job: &Job, handed: &Handed) -> bool {
+    fn may_go(&self, job: &Job, handed: &HandoverResult) -> bool {
         let enough = match self.replicator.config.handoff_delete {
             HandoffDelete::Auto => job.nodes.len(),
             HandoffDelete::After(copies) => copies.min(job.nodes.len()),
@@ -132,8 +133,8 @@ impl Pass {
     }
 }
 
-/// The objects that every region has, where regions were told once for all their devices.
-fn in_all_regions(handed: &Handed) -> Option<HashSet<ObjectHash>> {
+/// Objects that every region has, where one device per region received everything.
+fn in_all_regions(handed: &HandoverResult) -> Option<HashSet<ObjectHash>> {
     let mut regions = handed.by_region.values();
     let mut all = regions.next()?.clone();
     for region in regions {
@@ -142,7 +143,7 @@ fn in_all_regions(handed: &Handed) -> Option<HashSet<ObjectHash>> {
     Some(all)
 }
 
-/// `None`: somebody else has it.
+/// `None` if another holder has it.
 pub(crate) async fn lock_partition(
     device: &Device,
     engine: &Arc<dyn Engine>,
@@ -153,7 +154,7 @@ pub(crate) async fn lock_partition(
         let engine = engine.clone();
         let lock = device.read(move |disk| engine.try_lock_partition(disk, at));
         match lock.await? {
-            None if Instant::now() < deadline => sleep(LOCK_RETRY).await,
+            None if Instant::now() < deadline => sleep(LOCK_RETRY_INTERVAL).await,
             lock => return Ok(lock),
         }
     }

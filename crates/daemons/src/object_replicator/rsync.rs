@@ -1,5 +1,5 @@
 //! The `rsync` program, pushing suffix directories to the rsync daemon beside another object
-//! server, with the options that Swift gives it.
+//! server, with Swift's options.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,13 +15,13 @@ use super::config::ReplicatorConfig;
 use super::jobs::Job;
 use super::pass::Pass;
 
-/// rsync's own temporary files, and what it left of them.
+/// Pattern of rsync's temporary files and their leftovers.
 const TEMPORARY: &str =
     "--exclude=.*.[0-9a-zA-Z][0-9a-zA-Z][0-9a-zA-Z][0-9a-zA-Z][0-9a-zA-Z][0-9a-zA-Z]";
-/// Of its output, this much is kept for the log.
-const OUTPUT_MAX: u64 = 1 << 20;
+/// Maximum bytes of output kept for the log.
+const OUTPUT_MAX_BYTES: u64 = 1 << 20;
 
-/// Why rsync did not bring what it should.
+/// Reasons for a failure of rsync.
 #[derive(Debug, Error)]
 pub(super) enum RsyncError {
     #[error("cannot run rsync (is it installed?): {0}")]
@@ -47,7 +47,7 @@ impl Pass {
         let config = &self.replicator.config;
         let args = arguments(config, job, rsync, node, suffixes)?;
         let started = Instant::now();
-        let (status, output) = run(&args, config.rsync_timeout, || self.hear()).await?;
+        let (status, output) = run(&args, config.rsync_timeout, || self.note_progress()).await?;
         let to = args.last().map_or("", String::as_str);
         log_output(config, &output, status.success());
         if !status.success() {
@@ -63,7 +63,7 @@ impl Pass {
     }
 }
 
-/// All arguments; the last is where to.
+/// All arguments; the last is the destination.
 fn arguments(
     config: &ReplicatorConfig,
     job: &Job,
@@ -100,7 +100,7 @@ fn arguments(
     Ok(args)
 }
 
-/// Puts a device's properties in their places.
+/// Substitutes a device's properties into the template.
 fn module(template: &str, device: &cairn_ring::Device) -> Result<String, RsyncError> {
     let host = |ip: &str| match ip.contains(':') {
         true => format!("[{ip}]"),
@@ -133,14 +133,14 @@ fn module(template: &str, device: &cairn_ring::Device) -> Result<String, RsyncEr
     Ok(out)
 }
 
-/// A program that is killed when nobody waits for it any more.
+/// A child process, killed when dropped.
 struct Running(Option<Child>);
 
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();
-            // On a failing disk even the end takes its time.
+            // On a failing disk even its end takes time.
             std::thread::spawn(move || child.wait());
         }
     }
@@ -149,7 +149,7 @@ impl Drop for Running {
 async fn run(
     args: &[String],
     patience: Duration,
-    hear: impl Fn(),
+    on_progress: impl Fn(),
 ) -> Result<(ExitStatus, String), RsyncError> {
     let (reader, writer) = std::io::pipe().map_err(RsyncError::Start)?;
     let mut command = Command::new("rsync");
@@ -159,12 +159,12 @@ async fn run(
         .stdout(writer.try_clone().map_err(RsyncError::Start)?)
         .stderr(writer);
     let child = command.spawn().map_err(RsyncError::Start)?;
-    // The writing end is only the program's now.
+    // Closes our copies of the writing end.
     drop(command);
     let mut running = Running(Some(child));
     let output = tokio::task::spawn_blocking(move || {
         let mut kept = Vec::new();
-        let _ = (&reader).take(OUTPUT_MAX).read_to_end(&mut kept);
+        let _ = (&reader).take(OUTPUT_MAX_BYTES).read_to_end(&mut kept);
         let _ = std::io::copy(&mut &reader, &mut std::io::sink());
         String::from_utf8_lossy(&kept).into_owned()
     });
@@ -175,7 +175,7 @@ async fn run(
         match ended.transpose().map_err(RsyncError::Start)?.flatten() {
             Some(status) => {
                 running.0 = None;
-                hear();
+                on_progress();
                 return Ok((status, output.await.unwrap_or_default()));
             }
             None if Instant::now() >= deadline => return Err(RsyncError::TooLong(patience)),

@@ -1,4 +1,4 @@
-//! What a replication pass did, as the log and `object.recon` tell it.
+//! Statistics of a replication pass, for the log and `object.recon`.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use serde_json::{Map, Value, json};
 /// Counts of one pass; the names in `object.recon` are Swift's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicationStats {
-    /// Partitions looked at.
+    /// Partitions processed.
     pub attempted: u64,
-    /// Other devices that were brought, or found, up to date.
+    /// Remote devices found or brought up to date.
     pub success: u64,
-    /// Other devices that were not.
+    /// Remote devices that failed.
     pub failure: u64,
-    /// Other devices that had the same hashes.
+    /// Remote devices with equal hashes.
     pub hashmatch: u64,
-    /// Other devices that were sent something.
+    /// Remote devices that were sent something.
     pub rsync: u64,
-    /// Handoff partitions that all others have: removed.
+    /// Handoff partitions removed, as all primaries have them.
     pub remove: u64,
     pub suffix_count: u64,
-    /// Suffixes hashed anew.
+    /// Suffixes rehashed.
     pub suffix_hash: u64,
     /// Suffixes that differed.
     pub suffix_sync: u64,
-    /// How often each failed: by address, then by device.
+    /// Failures by address, then by device.
     pub failure_nodes: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -53,8 +53,8 @@ impl ReplicationStats {
         }
     }
 
-    /// The entries of `object.recon` after a pass that took `minutes` and ended at `ended`,
-    /// seconds since the epoch.
+    /// Entries of `object.recon` after a pass of `minutes` that ended at `ended`, seconds since the
+    /// epoch.
     pub(crate) fn to_recon(&self, minutes: f64, ended: f64) -> Map<String, Value> {
         let entries = json!({
             "replication_stats": {

@@ -1,4 +1,4 @@
-//! A partition that belongs here: who else should have it, and do they?
+//! Update of a partition that belongs here: brings its other primaries up to date.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,10 +19,10 @@ use super::rsync::RsyncError;
 use crate::calls;
 use crate::ssync::{Delivered, Order, Sender, SsyncError};
 
-/// Hashes of 4,096 suffixes take a quarter of this.
-const HASHES_MAX: u64 = 1 << 20;
+/// Maximum response: four times the hashes of 4,096 suffixes.
+const HASHES_MAX_BYTES: u64 = 1 << 20;
 
-/// Why another device was not brought up to date.
+/// Reasons why another device could not be updated.
 #[derive(Debug, Error)]
 pub(super) enum SyncError {
     #[error("its device is not mounted")]
@@ -41,13 +41,13 @@ pub(super) enum SyncError {
     Rsync(#[from] RsyncError),
 }
 
-/// What became of one node.
+/// Result for one node.
 enum Outcome {
     Same,
     Sent { suffixes: u64 },
 }
 
-/// The devices that were tried, and how many more to try.
+/// Devices tried, and the number left to try.
 struct Attempts {
     left: usize,
     targets: HashSet<(String, String)>,
@@ -103,7 +103,7 @@ impl Pass {
         own_thread::shuffle(&mut primaries);
         let mut primaries = primaries.into_iter();
         let mut handoffs = None;
-        // A region that got it spreads it among its own.
+        // A region that received it spreads it among its own devices.
         let mut regions_done = HashSet::new();
         while attempts.left > 0 {
             let node = primaries.next().or_else(|| {
@@ -149,13 +149,12 @@ impl Pass {
                     }
                 }
             }
-            self.hear();
+            self.note_progress();
         }
         Ok(())
     }
 
-    /// A device that is not mounted is stood in for by a handoff, unless fewer copies are
-    /// enough and there will be as many.
+    /// Replaces an unmounted device by a handoff, unless fewer copies suffice and will exist.
     fn try_another(&self, attempts: &mut Attempts) {
         let is_wanted = match self.replicator.config.handoff_delete {
             HandoffDelete::Auto => true,
@@ -187,7 +186,7 @@ impl Pass {
         if suffixes.is_empty() {
             return Ok(Outcome::Same);
         }
-        // They may be in step again since they were hashed; those that are not there cannot be.
+        // They may be in step again since they were hashed; those missing there cannot be.
         suffixes.retain(|suffix| remote.contains_key(suffix));
         if !suffixes.is_empty() {
             *local = whole(self.local_hashes(job, suffixes, false).await?);
@@ -202,8 +201,8 @@ impl Pass {
         })
     }
 
-    /// Sends what differs in these suffixes. `only`: just find out which of these objects the
-    /// other side has (SSYNC).
+    /// Sends the differences in these suffixes. With `only`, just determines which of these objects
+    /// the remote has (SSYNC).
     pub(super) async fn sync(
         &self,
         job: &Job,
@@ -212,7 +211,7 @@ impl Pass {
         only: Option<&HashSet<cairn_types::ObjectHash>>,
     ) -> Result<Delivered, SyncError> {
         match (self.replicator.config.sync_method, job.engine.rsync()) {
-            // An engine without files has no other way.
+            // An engine without files has no rsync.
             (SyncMethod::Ssync, _) | (SyncMethod::Rsync, None) => {
                 let config = &self.replicator.config;
                 let sender = Sender {
@@ -221,8 +220,8 @@ impl Pass {
                     daemon: "object-replicator",
                     node_timeout: config.node_timeout,
                     http_timeout: config.http_timeout,
-                    turns: &self.turns,
-                    hear: &|| self.hear(),
+                    permits: &self.permits,
+                    on_progress: &|| self.note_progress(),
                 };
                 let order = Order {
                     device: &job.device,
@@ -269,18 +268,18 @@ impl Pass {
         let pair = |(suffix, hash): &(pickle::Value, pickle::Value)| {
             Some((suffix.as_str()?.to_owned(), hash.as_str()?.to_owned()))
         };
-        // A suffix whose hash could not be made differs from any.
+        // A suffix that could not be hashed counts as different.
         Ok(pairs.iter().filter_map(pair).collect())
     }
 
-    /// After rsync: the other server is to look at these suffixes again.
+    /// Invalidates these suffixes on the other server after rsync.
     async fn note_changes(
         &self,
         job: &Job,
         node: &Node,
         suffixes: &[String],
     ) -> Result<(), SyncError> {
-        // A line of all 4,096 would still be shorter than what servers take.
+        // Even a line of all 4,096 would be within the servers' limit.
         for suffixes in suffixes.chunks(1024) {
             self.replicate(job, node, &format!("/{}", suffixes.join("-")))
                 .await?;
@@ -299,7 +298,7 @@ impl Pass {
         let patience = self.replicator.config.http_timeout;
         let backends = &self.replicator.parts.backends;
         let (status, body) =
-            calls::call_for_body(backends, node, request, patience, HASHES_MAX).await?;
+            calls::call_for_body(backends, node, request, patience, HASHES_MAX_BYTES).await?;
         match status {
             StatusCode::OK => body.ok_or(SyncError::Hashes),
             StatusCode::INSUFFICIENT_STORAGE => Err(SyncError::Unmounted),

@@ -10,18 +10,18 @@ use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 /// `[object-updater]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UpdaterConfig {
-    /// From one sweep's start to the next one's.
+    /// Interval from one sweep's start to the next one's.
     pub interval: Duration,
-    /// Updates under way at once.
+    /// Maximum concurrent updates.
     pub concurrency: usize,
-    /// Updates begun each second, at most; 0: no limit.
+    /// Maximum updates started per second; 0 is unlimited.
     pub objects_per_second: f64,
     pub per_container: PerContainer,
-    /// For one container server's answer.
+    /// Timeout of a container server's response.
     pub node_timeout: Duration,
-    /// Between two lines about a sweep's progress.
+    /// Interval of log lines about a sweep's progress.
     pub report_interval: Duration,
-    /// Containers with failed updates that are kept account of, and shown to monitoring.
+    /// Maximum containers with failed updates that are tracked, and that are shown to monitoring.
     pub tracked_max: usize,
     pub shown: usize,
     pub recon_cache_path: PathBuf,
@@ -54,14 +54,14 @@ impl UpdaterConfig {
     }
 }
 
-/// How fast one container is told.
+/// Rate limit per container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PerContainer {
-    /// `max_objects_per_container_per_second`, of each device; 0: no limit.
+    /// `max_objects_per_container_per_second`, per device; 0 is unlimited.
     pub per_second: f64,
-    /// `per_container_ratelimit_buckets`: containers share these.
+    /// `per_container_ratelimit_buckets`, which containers share.
     pub buckets: usize,
-    /// `max_deferred_updates`: so many wait for their container's turn, of each device.
+    /// `max_deferred_updates`, per device.
     pub deferred_max: usize,
 }
 

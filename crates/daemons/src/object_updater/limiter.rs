@@ -1,6 +1,6 @@
-//! `max_objects_per_container_per_second`: updates of a container that has had its share are
-//! deferred, and sent when the walk has ended, as far as the time of the sweep goes. Containers
-//! share a fixed number of buckets, so that the account kept of them has a bound.
+//! Rate limiter for `max_objects_per_container_per_second`: updates of a container above its rate
+//! are deferred, and sent after the walk until the sweep's end. Containers share a fixed number of
+//! buckets, which bounds the memory.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -13,10 +13,10 @@ use super::config::PerContainer;
 pub(super) struct Limiter<T> {
     gap: Duration,
     buckets: Vec<Bucket<T>>,
-    /// The buckets of those deferred, in the order they were.
+    /// Buckets of the deferred updates, in order.
     order: VecDeque<usize>,
     deferred_max: usize,
-    /// Whoever names containers is not to choose whom they share a bucket with.
+    /// Randomly seeded: clients must not choose which containers share a bucket.
     hasher: RandomState,
     pub(super) counts: Counts,
 }
@@ -35,7 +35,7 @@ pub(super) struct Counts {
 }
 
 impl<T> Limiter<T> {
-    /// None: there is no limit.
+    /// Creates a limiter; none without a limit.
     pub(super) fn new(config: &PerContainer, now: Instant) -> Option<Self> {
         if config.per_second <= 0.0 {
             return None;
@@ -55,8 +55,8 @@ impl<T> Limiter<T> {
         })
     }
 
-    /// Gives back what may be sent now, and keeps what is deferred; the oldest go where those are
-    /// too many, for a newer update may have made them obsolete.
+    /// Returns the item if it may be sent now, else defers it; above the maximum the oldest are
+    /// dropped, as newer updates may have made them obsolete.
     pub(super) fn admit(&mut self, container: (&str, &str), item: T, now: Instant) -> Option<T> {
         let number = self.hasher.hash_one(container) % self.buckets.len() as u64;
         let number = number as usize;
@@ -77,7 +77,7 @@ impl<T> Limiter<T> {
         None
     }
 
-    /// What is to be sent next of all that is deferred, and when. The newest of a bucket comes first.
+    /// The next deferred item and its time. The newest of a bucket comes first.
     pub(super) fn drain(&mut self, until: Instant) -> Option<(Instant, T)> {
         let waiting = self.buckets.iter_mut().filter(|b| !b.deferred.is_empty());
         let next = waiting.min_by_key(|bucket| bucket.free_from);
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(limiter.counts.skips, 2);
         let later = now + Duration::from_millis(100);
         assert_eq!(limiter.admit(("a", "busy"), 6, later), Some(6));
-        // The oldest two were too many; time is left for one more.
+        // The oldest two were dropped; time remains for one more.
         let until = now + Duration::from_millis(300);
         let (at, next) = limiter.drain(until).unwrap();
         assert_eq!((at - now, next), (Duration::from_millis(200), 5));

@@ -1,11 +1,11 @@
-//! Which containers have waited longest for updates that did not get through: for monitoring.
+//! Containers whose updates have failed for longest, for monitoring.
 
 use std::collections::{BTreeSet, HashMap};
 
 use cairn_types::Timestamp;
 use serde_json::{Value, json};
 
-/// The oldest failed update of each container; of too many containers those with the newest go.
+/// Oldest failed update of each container; above the limit the newest are dropped.
 #[derive(Debug, Default)]
 pub(super) struct Oldest {
     by_time: BTreeSet<(Timestamp, (String, String))>,
@@ -29,7 +29,7 @@ impl Oldest {
         }
     }
 
-    /// Under the names that `swift-recon` and upstream's own updater have for it.
+    /// Statistics by the names of `swift-recon` and upstream's updater.
     pub(super) fn stats(&self, shown: usize, now: Timestamp) -> Value {
         let entries: Vec<Value> = self
             .by_time

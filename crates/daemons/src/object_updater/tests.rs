@@ -15,7 +15,7 @@ struct Cluster {
     updater: Arc<ObjectUpdater>,
     device: Arc<Device>,
     hash_path: HashPath,
-    /// What the server of port 6203 answers; the others take everything.
+    /// Response of the server on port 6203; the others accept everything.
     third: Arc<AtomicU16>,
     seen: Arc<Mutex<Vec<String>>>,
 }

@@ -17,7 +17,7 @@ use cairn_daemons::AuditOnly;
 use cluster::Kind::{Cairn, Swift};
 use cluster::{Cluster, Kind, NODES};
 
-/// What an object should be in the end; `None`: deleted.
+/// Expected content of an object; `None` if deleted.
 type Model = BTreeMap<String, Option<(Vec<u8>, BTreeMap<String, String>)>>;
 
 fn time(offset: u64) -> String {
@@ -38,7 +38,7 @@ async fn write(cluster: &Cluster, via: Kind, prefix: &str) -> Model {
         };
         let (_, primaries) = cluster.place(&object);
         let handoff = cluster.handoff(&object);
-        // Where it is written: one primary, or where none will do or every fifth, the handoff.
+        // Target of the write: one primary, or where none will do or every fifth, the handoff.
         let own: Vec<usize> = primaries
             .iter()
             .copied()
@@ -326,7 +326,7 @@ async fn what_is_damaged_is_quarantined_and_comes_back() {
             .set_len(0)
             .unwrap();
     }
-    // Who opens objects and reads none finds those that a crash has emptied.
+    // A walk that only opens objects finds those emptied by a crash.
     let opening = AuditOnly {
         zero_byte_fps: Some(0.0),
         ..AuditOnly::default()

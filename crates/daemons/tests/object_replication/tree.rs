@@ -1,4 +1,4 @@
-//! What is on a device, for comparison: every object's files, their metadata and content.
+//! Snapshot of a device for comparison: every object's files, their metadata and content.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -53,7 +53,7 @@ enum Server {
 struct Node {
     side: Side,
     reserved: Reserved,
-    /// Of ours.
+    /// Pool of our servers.
     pool: Arc<IndexPool>,
     server: Mutex<Option<Server>>,
 }
@@ -337,7 +337,7 @@ impl Cluster {
         self.file(node).ancestors().nth(3).unwrap().to_owned()
     }
 
-    /// What Swift's broker does to, or sees in, a node's database.
+    /// Runs Swift's broker on a node's database.
     pub fn act(&self, node: usize, steps: &[Value]) -> Vec<Value> {
         self.act_on(&self.file(node), steps)
     }

@@ -1,15 +1,15 @@
-//! Looks after devices that nobody uses, and after those that failed.
+//! Caretaker thread: closes idle devices, readmits failed ones, and restores reserves.
 //!
-//! An open directory keeps its file system from being unmounted. It is closed after a few idle
-//! seconds; at once where the device was unmounted lazily, which only then comes to its end. It is
-//! never closed while an operation holds it: what was written is synced by what was open before.
+//! An open directory prevents the unmount of its file system. It is closed after a few idle
+//! seconds, and at once if the device was unmounted lazily, which completes only then. It is never
+//! closed while an operation uses it: writes are synced by descriptors opened before them.
 //!
-//! A device that failed takes writes again when all this process had open of it was closed, it was
-//! seen unmounted and mounted again, and passes a check. So it does where an operator says so by
-//! touching a file on it, for devices that are no mounts: nothing that was under way when it failed
-//! is under way any more then, and the next word needs another touch.
+//! A failed device takes writes again once everything this process had open of it was closed, it
+//! was seen unmounted and mounted again, and it passes a check. For a device that is no mount, an
+//! operator requests that by touching a file on it: the check then runs once no operation from
+//! before the failure remains, and another attempt needs another touch.
 //!
-//! Where room is no longer set aside (`room.rs`), it is made again.
+//! A spent reserve (`room.rs`) is made again.
 
 use std::fs::File;
 use std::io;
@@ -29,52 +29,52 @@ use crate::recent::FileIdentity;
 use crate::room;
 use crate::staged_file::{fsync, remove_file, unique};
 
-/// Between two looks, at most.
-const LOOK: Duration = Duration::from_secs(1);
-const LOOK_MIN: Duration = Duration::from_millis(10);
-/// Looks from one at the room set aside to the next.
-const LOOKS_FOR_ROOM: u64 = 10;
+/// Maximum interval of the caretaker's rounds.
+const ROUND_INTERVAL_MAX: Duration = Duration::from_secs(1);
+const ROUND_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Rounds between checks of the reserve.
+const ROUNDS_PER_RESERVE_CHECK: u64 = 10;
 const CHECK_FILE: &str = ".cairn-check";
 const CHECK_BYTES: usize = 64 << 10;
-/// File of a device that its operator touches to have it tried again.
-const WORD: &str = ".readmit";
+/// File on a device that its operator touches to request readmission.
+const READMIT_FILE: &str = ".readmit";
 
-/// The way of a failed device back into service.
+/// Progress of a failed device towards readmission.
 pub(super) struct Readmission {
-    /// It was unmounted since, and nothing of it was open here.
-    pub(super) was_away: AtomicBool,
-    word: Mutex<Word>,
+    /// Whether it was seen unmounted, with nothing of it open here.
+    pub(super) was_unmounted: AtomicBool,
+    request: Mutex<ReadmitRequest>,
 }
 
-/// The operator's word that a failed device is to be tried again.
-struct Word {
-    /// The touched file, as it was seen last.
+/// The operator's request to readmit a failed device.
+struct ReadmitRequest {
+    /// Identity of the touched file when last seen.
     seen: Option<FileIdentity>,
-    /// It was given: once nobody holds a directory that was open before the device is tried.
-    is_given: bool,
+    /// Whether a request is pending: it is served once no directory opened earlier is in use.
+    is_pending: bool,
 }
 
 impl Readmission {
     pub(super) fn of(device: &Path) -> Readmission {
-        let word = Word {
-            seen: word_of(device),
-            is_given: false,
+        let request = ReadmitRequest {
+            seen: readmit_file_identity(device),
+            is_pending: false,
         };
         Readmission {
-            was_away: AtomicBool::new(false),
-            word: Mutex::new(word),
+            was_unmounted: AtomicBool::new(false),
+            request: Mutex::new(request),
         }
     }
 }
 
-fn word_of(device: &Path) -> Option<FileIdentity> {
-    let stat = rustix::fs::stat(device.join(WORD)).ok()?;
+fn readmit_file_identity(device: &Path) -> Option<FileIdentity> {
+    let stat = rustix::fs::stat(device.join(READMIT_FILE)).ok()?;
     Some(FileIdentity::of(&stat))
 }
 
-/// Starts the thread; it ends when the devices are dropped.
+/// Starts the thread; it exits when the devices are dropped.
 pub(super) fn start(devices: &Arc<Devices>) {
-    let interval = (devices.config.idle_close / 2).clamp(LOOK_MIN, LOOK);
+    let interval = (devices.config.idle_close / 2).clamp(ROUND_INTERVAL_MIN, ROUND_INTERVAL_MAX);
     let devices = Arc::downgrade(devices);
     let thread = thread::Builder::new().name("disk-idle".into());
     let spawned = thread.spawn(move || {
@@ -85,10 +85,12 @@ pub(super) fn start(devices: &Arc<Devices>) {
             };
             let known = devices.known();
             for device in &known {
-                device.state.look_after(devices.config.idle_close);
+                device.state.run_round(devices.config.idle_close);
             }
-            if look.is_multiple_of(LOOKS_FOR_ROOM) {
-                known.iter().for_each(|device| device.state.keep_room());
+            if look.is_multiple_of(ROUNDS_PER_RESERVE_CHECK) {
+                known
+                    .iter()
+                    .for_each(|device| device.state.restore_reserve());
             }
         }
     });
@@ -98,32 +100,32 @@ pub(super) fn start(devices: &Arc<Devices>) {
 }
 
 impl DeviceState {
-    /// Closes what has been idle that long, and readmits a failed device that was mounted anew, or is
-    /// to be tried again.
-    fn look_after(self: &Arc<Self>, idle: Duration) {
+    /// Closes the device if idle, and readmits a failed one that was mounted again or whose
+    /// operator requested it.
+    fn run_round(self: &Arc<Self>, idle: Duration) {
         let is_there = self.identity().is_ok();
         let is_closed = self.close_unused(match is_there {
             true => idle,
             false => Duration::ZERO,
         });
         let is_failed = self.poisoned.load(Ordering::Acquire);
-        let was_away = &self.readmission.was_away;
+        let was_unmounted = &self.readmission.was_unmounted;
         if !is_there {
             if is_failed && is_closed {
-                was_away.store(true, Ordering::Release);
+                was_unmounted.store(true, Ordering::Release);
             }
             return;
         }
-        // Asked of those that are well, too: a word counts that was given since.
-        let is_told = self.is_told(is_failed);
-        if is_failed && (was_away.load(Ordering::Acquire) || is_told) {
+        // Polled for healthy devices, too: only a touch after the failure counts.
+        let is_requested = self.is_requested(is_failed);
+        if is_failed && (was_unmounted.load(Ordering::Acquire) || is_requested) {
             self.readmit();
-            was_away.store(false, Ordering::Release);
+            was_unmounted.store(false, Ordering::Release);
         }
     }
 
-    /// Sets room aside again on a device that is filled by others: by replicators, after it was wiped.
-    fn keep_room(&self) {
+    /// Reserves room again on a device that others fill: by replicators, after it was wiped.
+    fn restore_reserve(&self) {
         let is_failed = self.poisoned.load(Ordering::Acquire);
         if is_failed || self.room.is_unsupported.load(Ordering::Relaxed) {
             return;
@@ -137,19 +139,19 @@ impl DeviceState {
         }
     }
 
-    /// Whether an operator has had the device tried again, and nobody holds what was open before.
-    fn is_told(&self, is_failed: bool) -> bool {
-        let mut word = self.readmission.word.lock();
-        let now = word_of(&self.path);
-        if now != word.seen {
-            let is_given = is_failed && now.is_some();
-            word.seen = now;
-            word.is_given = is_given;
-            if is_given {
+    /// Whether the operator requested readmission, and no directory opened earlier is in use.
+    fn is_requested(&self, is_failed: bool) -> bool {
+        let mut request = self.readmission.request.lock();
+        let now = readmit_file_identity(&self.path);
+        if now != request.seen {
+            let is_pending = is_failed && now.is_some();
+            request.seen = now;
+            request.is_pending = is_pending;
+            if is_pending {
                 self.retire();
             }
         }
-        word.is_given && self.is_left() && std::mem::take(&mut word.is_given)
+        request.is_pending && self.is_former_closed() && std::mem::take(&mut request.is_pending)
     }
 
     fn readmit(self: &Arc<Self>) {
@@ -173,7 +175,7 @@ impl DeviceState {
     }
 }
 
-/// Something is written, synced, dropped from the page cache, and read again as if by another.
+/// Writes and syncs a file, drops it from the page cache, and reads it back.
 fn check(disk: &Disk) -> io::Result<()> {
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::openat(disk.fd(), CHECK_FILE, flags, Mode::from_raw_mode(0o600));

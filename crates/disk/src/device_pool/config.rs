@@ -1,4 +1,4 @@
-//! How the devices under one directory are served.
+//! Configuration of the devices under one directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cairn_device::Syncs;
 
 use crate::machine::Machine;
 
-/// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
+/// Space to keep free: uploads that would use it are refused (`fallocate_reserve`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FallocateReserve {
     Bytes(u64),
@@ -16,7 +16,7 @@ pub enum FallocateReserve {
 }
 
 impl FallocateReserve {
-    /// `1%` or a number of bytes, as in the conf file.
+    /// Parses `1%` or a number of bytes, as in the conf file.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         match text.strip_suffix('%') {
@@ -31,31 +31,31 @@ impl FallocateReserve {
     }
 }
 
-/// How the devices under one directory are served.
+/// Configuration of the devices under one directory.
 #[derive(Clone, Debug)]
 pub struct DevicesConfig {
-    /// The directory that holds the devices (`devices`, usually `/srv/node`).
+    /// Directory of the devices (`devices`, usually `/srv/node`).
     pub root: PathBuf,
-    /// Serve a device only where something is mounted on it.
+    /// Requires that each device is a mount point.
     pub mount_check: bool,
-    /// Threads of each device that read.
+    /// Read threads per device.
     pub read_threads: usize,
-    /// Threads of each device that write.
+    /// Write threads per device.
     pub write_threads: usize,
-    /// Threads of each device that make small writes durable, many at a time: while one syncs,
-    /// another works.
+    /// Commit threads per device, for batches of small durable writes: one works while another
+    /// syncs.
     pub commit_threads: usize,
-    /// Operations that may wait in each lane of a device.
+    /// Maximum queued operations per lane and device.
     pub queue_depth: usize,
     pub fallocate_reserve: FallocateReserve,
-    /// Never reserve an upload's space beforehand.
+    /// Disables preallocation of an upload's space.
     pub disable_fallocate: bool,
-    /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
-    /// what was acknowledged.
+    /// Acknowledges before data is durable, for disposable test clusters only. A power cut then
+    /// loses acknowledged data.
     pub unsafe_no_fsync: bool,
-    /// A device that nobody used for so long is closed: it can be unmounted. Its threads end.
+    /// Idle time after which a device is closed, so that it can be unmounted, and its threads exit.
     pub idle_close: Duration,
-    /// A simulator's, in place of threads and syncs.
+    /// Simulated machine that replaces threads and syncs.
     pub machine: Option<Arc<dyn Machine>>,
 }
 
@@ -67,7 +67,7 @@ impl DevicesConfig {
         }
     }
 
-    /// Workers are run by a simulator, for which nothing idle is closed.
+    /// Whether a simulator runs the workers; idle devices then stay open.
     pub(super) fn is_simulated(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.and_then(|machine| machine.employer()).is_some()

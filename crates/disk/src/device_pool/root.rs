@@ -1,9 +1,10 @@
-//! A device's directory, opened. It stays open for a while after clients' work, and keeps its file
-//! system from being unmounted for as long.
+//! The open directory of a device, kept open for a while after clients' work; its file system
+//! cannot be unmounted meanwhile.
 //!
-//! Reads and long writes of background work have it open for their own time alone: an auditor works on
-//! one device after the other all day, and would never leave one to be unmounted. Background commits
-//! keep it open as clients do: what was learnt of syncs (`cairn_device::GroupSync`) goes with it.
+//! Reads and long writes of background work keep it open only for their own duration: an auditor
+//! visits one device after the other all day, and none could ever be unmounted. Background commits
+//! keep it open as clients do, because the latency estimates of syncs (`cairn_device::GroupSync`)
+//! are lost with it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError, Weak};
@@ -16,11 +17,11 @@ use rustix::fs::{Mode, OFlags, Stat};
 use super::{DeviceState, Disk};
 use crate::error::DeviceError;
 
-/// The directory that was opened last.
+/// The directory opened last.
 #[derive(Default)]
 pub(super) struct Root {
     open: Weak<OpenRoot>,
-    /// Directories that were open before, and may still be held.
+    /// Directories opened earlier that may still be in use.
     former: Vec<Weak<OpenRoot>>,
     kept: Option<Kept>,
     identity: (u64, u64),
@@ -33,21 +34,22 @@ struct Kept {
 }
 
 impl Root {
-    /// The next that comes opens the directory anew. What kept it open is to be dropped without the lock.
-    fn leave(&mut self) -> Option<Kept> {
+    /// Makes the next user open the directory anew. The returned reference must be dropped without
+    /// the lock.
+    fn detach(&mut self) -> Option<Kept> {
         self.former.push(std::mem::take(&mut self.open));
         self.former.retain(|root| root.strong_count() > 0);
         self.kept.take()
     }
 
-    /// Whether nobody holds what was open before.
-    fn is_left(&mut self) -> bool {
+    /// Whether no directory opened earlier is in use.
+    fn is_former_closed(&mut self) -> bool {
         self.former.retain(|root| root.strong_count() > 0);
         self.former.is_empty()
     }
 }
 
-/// An open directory, and the syncs of its file system; closed when nobody holds it any more.
+/// An open directory and the syncs of its file system, reference-counted.
 pub(super) struct OpenRoot {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) file_system: Arc<FileSystem>,
@@ -66,8 +68,8 @@ impl DeviceState {
         Ok(self.disk_of(open))
     }
 
-    /// The disk, checked to be mounted, for as long as it is held.
-    pub(super) fn disk_for_now(self: &Arc<Self>) -> Result<Disk, DeviceError> {
+    /// The disk, checked to be mounted, open only while in use.
+    pub(super) fn disk_while_used(self: &Arc<Self>) -> Result<Disk, DeviceError> {
         let identity = self.identity()?;
         let open = self.open_root(&mut self.root(), identity)?;
         Ok(self.disk_of(open))
@@ -102,46 +104,48 @@ impl DeviceState {
             fd: Arc::new(fd),
             file_system: file_system.map_err(|_| unmounted())?,
         });
-        if let Some(gone) = root.leave() {
-            let_go(&self.name, gone);
+        if let Some(gone) = root.detach() {
+            close_in_background(&self.name, gone);
         }
         root.open = Arc::downgrade(&open);
         root.identity = identity;
         Ok(open)
     }
 
-    /// Closes a directory that was not used for that long. True: nobody has the device's directory open,
-    /// nor one that was open before.
+    /// Closes the directory if it is idle. True if neither it nor one opened earlier is in use.
     pub(super) fn close_unused(&self, idle: Duration) -> bool {
         let mut root = self.root();
         let is_kept = root.kept.as_ref();
         if root.open.strong_count() > usize::from(is_kept.is_some())
             || is_kept.is_some_and(|kept| kept.used.elapsed() < idle)
         {
-            // Others get it under this lock, or from somebody who has it.
+            // New references are made under this lock, or from existing ones.
             return false;
         }
         let closed = root.kept.take();
-        let is_left = root.is_left();
-        // The last one closed unmounts what was unmounted lazily: not under the lock.
+        let is_former_closed = root.is_former_closed();
+        // Closing the last descriptor completes a lazy unmount: not under the lock.
         drop(root);
         drop(closed);
-        is_left
+        is_former_closed
     }
 
-    /// Has whoever comes next open the directory anew.
+    /// Makes the next user open the directory anew.
     pub(super) fn retire(&self) {
         // As above: not closed under the lock.
-        let kept = self.root().leave();
+        let kept = self.root().detach();
         drop(kept);
     }
 
-    /// Whether nobody holds a directory that was retired, or was the device's before it was mounted anew.
-    pub(super) fn is_left(&self) -> bool {
-        self.root().is_left()
+    /// Whether no retired directory is in use, nor one from before the device was mounted again.
+    pub(super) fn is_former_closed(&self) -> bool {
+        self.root().is_former_closed()
     }
 
-    /// Which directory the device is now. An error: it is not mounted.
+    /// Device and inode of the directory.
+    ///
+    /// # Errors
+    /// The device is not mounted.
     pub(super) fn identity(&self) -> Result<(u64, u64), DeviceError> {
         match rustix::fs::stat(&self.path) {
             Ok(stat) if !self.config.mount_check || self.is_mounted(&stat) => {
@@ -151,8 +155,8 @@ impl DeviceState {
         }
     }
 
-    /// A mount point is on another file system than its parent. In containers it may not look
-    /// so; an operator then puts a file `.ismount` there.
+    /// Whether the directory is on another file system than its parent. Inside containers this may
+    /// not be visible; an operator then creates a file `.ismount` there.
     fn is_mounted(&self, stat: &Stat) -> bool {
         let Ok(parent) = rustix::fs::stat(&self.config.root) else {
             return false;
@@ -163,9 +167,9 @@ impl DeviceState {
     }
 }
 
-/// Closes a directory that is the device's no more. It may be the last that is open of a file system that
-/// was unmounted lazily, which then comes to its end here: that takes its time, and nobody is to wait.
-fn let_go(name: &str, kept: Kept) {
+/// Closes a directory that is no longer the device's, on a thread of its own: the last descriptor
+/// completes a lazy unmount, which takes time.
+fn close_in_background(name: &str, kept: Kept) {
     let thread = thread::Builder::new().name(format!("gone-{name}"));
     // Without a thread it is closed where it is dropped.
     let _ = thread.spawn(move || drop(kept));

@@ -177,8 +177,8 @@ fn a_damaged_file_system_takes_its_device_out_of_service_and_a_bad_file_or_want_
     let (_root, known) = devices(|_| {});
     let state = &known.get("sda1").unwrap().state;
     let now = Instant::now();
-    assert!(state.is_log_due(now) && !state.is_log_due(now + LOG_EVERY / 2));
-    assert!(state.is_log_due(now + LOG_EVERY));
+    assert!(state.is_log_due(now) && !state.is_log_due(now + LOG_INTERVAL / 2));
+    assert!(state.is_log_due(now + LOG_INTERVAL));
     for is_commit in [false, true] {
         assert!(fail("open", Errno::UCLEAN, is_commit));
         assert!(fail("getxattr", Errno::BADMSG, is_commit));
@@ -369,7 +369,7 @@ fn background_commits_wait_behind_clients() {
     block(held_repair).unwrap();
     block(repair).unwrap();
     assert_eq!(order.seen(), ["client", "repair"]);
-    // What is queued at the end is done, whosever it is.
+    // Jobs queued at shutdown complete in either class.
     let last = noting(&device.background(), "last");
     devices.shutdown();
     block(last).unwrap();

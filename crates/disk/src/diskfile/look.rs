@@ -1,4 +1,4 @@
-//! Opening and reading files of an object: from the disk, or only as far as they lie in memory.
+//! Opening and reading an object's files: from the disk, or only from memory.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -8,27 +8,27 @@ use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, IoSliceMut, ReadWriteFlags};
 
 use super::is_broken_dir;
-use super::open::Failed;
+use super::open::OpenError;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FileEntry;
 use crate::staged_file::{DIRECTORY, open_dir};
 
-/// Where to look.
+/// Source of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum Lookup {
     OnDisk,
-    /// What is not in memory is `Failed::NotCached`.
+    /// Fails with `OpenError::NotCached` for anything not in memory.
     InMemory,
 }
 
 const FILE: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NOATIME);
 
-impl Look {
+impl Lookup {
     pub(super) fn open_dir(self, disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
         match self {
-            Look::OnDisk => open_dir(disk, dir),
-            Look::InMemory => open_cached(disk, disk.fd(), dir, DIRECTORY),
+            Lookup::OnDisk => open_dir(disk, dir),
+            Lookup::InMemory => open_cached(disk, disk.fd(), dir, DIRECTORY),
         }
     }
 
@@ -37,30 +37,30 @@ impl Look {
         disk: &Disk,
         dir: BorrowedFd<'_>,
         entry: &FileEntry,
-    ) -> Result<OwnedFd, Failed> {
+    ) -> Result<OwnedFd, OpenError> {
         match self {
-            Look::OnDisk => open_file(dir, entry),
-            Look::InMemory => {
+            Lookup::OnDisk => open_file(dir, entry),
+            Lookup::InMemory => {
                 open_cached(disk, dir, &entry.name, FILE).map_err(|errno| not_opened(entry, errno))
             }
         }
     }
 
-    /// The first `len` bytes, fewer where the file ends before.
+    /// Reads the first `len` bytes, fewer at the end of the file.
     pub(super) fn read(self, disk: &Disk, fd: BorrowedFd<'_>, len: usize) -> Result<Bytes, Errno> {
         match self {
-            Look::OnDisk => read_range(fd, 0, len),
-            Look::InMemory => {
+            Lookup::OnDisk => read_range(fd, 0, len),
+            Lookup::InMemory => {
                 let read = read_with(len, |into| {
                     let buffers = &mut [IoSliceMut::new(into)];
                     rustix::io::preadv2(fd, buffers, 0, ReadWriteFlags::NOWAIT)
                 });
-                // Part of it would have to be waited for.
+                // A partial result: the rest is not cached.
                 let read = read.and_then(|bytes| match bytes.len() == len {
                     true => Ok(bytes),
                     false => Err(Errno::AGAIN),
                 });
-                give_up_where_unknown(disk, read)
+                disable_if_unsupported(disk, read)
             }
         }
     }
@@ -73,54 +73,54 @@ fn open_cached(
     flags: OFlags,
 ) -> Result<OwnedFd, Errno> {
     let opened = openat2(dir, path, flags, Mode::empty(), ResolveFlags::CACHED);
-    give_up_where_unknown(disk, opened)
+    disable_if_unsupported(disk, opened)
 }
 
-/// An old kernel, a file system or a filter of system calls that does not know the question:
-/// nobody need ask again.
-fn give_up_where_unknown<T>(disk: &Disk, result: Result<T, Errno>) -> Result<T, Errno> {
+/// Disables inline reads if the kernel, the file system or a seccomp filter does not support the
+/// flags.
+fn disable_if_unsupported<T>(disk: &Disk, result: Result<T, Errno>) -> Result<T, Errno> {
     result.map_err(|errno| match errno {
         Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP | Errno::PERM => {
-            disk.state.touched.give_up();
+            disk.state.touched.disable();
             Errno::AGAIN
         }
         errno => errno,
     })
 }
 
-pub(super) fn open_file(dir: BorrowedFd<'_>, entry: &FileEntry) -> Result<OwnedFd, Failed> {
+pub(super) fn open_file(dir: BorrowedFd<'_>, entry: &FileEntry) -> Result<OwnedFd, OpenError> {
     let open = |flags| rustix::fs::openat(dir, &*entry.name, flags, Mode::empty());
     let opened = match open(FILE) {
-        // Only a file's owner may leave its access time alone.
+        // `O_NOATIME` is permitted to a file's owner only.
         Err(Errno::PERM) => open(FILE - OFlags::NOATIME),
         other => other,
     };
     opened.map_err(|errno| not_opened(entry, errno))
 }
 
-fn not_opened(entry: &FileEntry, errno: Errno) -> Failed {
+fn not_opened(entry: &FileEntry, errno: Errno) -> OpenError {
     match errno {
-        Errno::NOENT => Failed::Changed,
-        Errno::AGAIN => Failed::NotCached,
-        errno if is_broken_dir(errno) => Failed::Broken(format!("not to be opened: {errno}")),
+        Errno::NOENT => OpenError::Changed,
+        Errno::AGAIN => OpenError::NotCached,
+        errno if is_broken_dir(errno) => OpenError::Broken(format!("not to be opened: {errno}")),
         errno => DiskError::from_errno("open", &*entry.name, errno).into(),
     }
 }
 
-/// Reads shorter than this are not worth a whole block.
-const SMALL_READ: usize = 32 << 10;
+/// Minimum size in bytes of reads that use a whole block.
+const BLOCK_READ_MIN_BYTES: usize = 32 << 10;
 
-/// Reads `len` bytes, fewer at the file's end.
+/// Reads `len` bytes, fewer at the end of the file.
 pub(crate) fn read_range(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Bytes, Errno> {
     read_with(len, |into| read_full(fd, offset, into))
 }
 
-/// A buffer of `len` bytes with as much in it as `read` says.
+/// Allocates a buffer of `len` bytes, truncated to the count that `read` returns.
 pub(crate) fn read_with(
     len: usize,
     read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<Bytes, Errno> {
-    if !(SMALL_READ..=blocks::SIZE).contains(&len) {
+    if !(BLOCK_READ_MIN_BYTES..=blocks::SIZE).contains(&len) {
         let mut bytes = vec![0; len];
         let count = read(&mut bytes)?;
         bytes.truncate(count);
@@ -132,7 +132,7 @@ pub(crate) fn read_with(
     Ok(block.into_bytes())
 }
 
-/// Fills the buffer; tells how much of it, where the file ends before.
+/// Fills the buffer; returns the bytes read, fewer at the end of the file.
 fn read_full(fd: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let mut count = 0;
     while count < into.len() {

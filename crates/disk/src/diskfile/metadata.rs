@@ -1,4 +1,4 @@
-//! Metadata of an object: read from its files, put together from the PUT and the POSTs, and checked.
+//! Metadata of an object: read from its files, merged from the PUT and the POSTs, and checked.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,7 +6,7 @@ use cairn_types::Timestamp;
 use rustix::io::Errno;
 
 use super::look::open_file;
-use super::open::Failed;
+use super::open::OpenError;
 use crate::engine::{FragmentInfo, InfoError, ObjectInfo, OpenOptions};
 use crate::error::DiskError;
 use crate::layout::{FileEntry, OnDiskFiles};
@@ -15,53 +15,54 @@ use crate::metadata::Metadata;
 use crate::overflow::{self, OverflowError};
 use crate::xattr::{self, XattrError};
 
-/// A stub whose overflow file is missing may wait so long for rsync to bring it.
+/// Grace period of a stub whose overflow file is missing: rsync may still bring it.
 const OVERFLOW_GRACE: std::time::Duration = std::time::Duration::from_secs(600);
 
-/// A file's metadata, with its overflow.
+/// A file's metadata, including its overflow.
 pub(super) fn read_metadata(
     dir: BorrowedFd<'_>,
     fd: BorrowedFd<'_>,
     entry: &FileEntry,
-) -> Result<Metadata, Failed> {
+) -> Result<Metadata, OpenError> {
     let metadata = xattr::read_metadata(fd).map_err(|error| match error {
-        XattrError::Unsupported => Failed::Final(DiskError::XattrNotSupported),
+        XattrError::Unsupported => OpenError::Final(DiskError::XattrNotSupported),
         XattrError::Io(errno) => io_error("getxattr", errno),
-        error => Failed::Broken(format!("{}: {error}", entry.name)),
+        error => OpenError::Broken(format!("{}: {error}", entry.name)),
     })?;
     match overflow::complete(dir, entry.timestamp, metadata) {
         Ok(metadata) => Ok(metadata),
-        Err(OverflowError::Damaged(reason)) => Err(Failed::Broken(reason)),
+        Err(OverflowError::Damaged(reason)) => Err(OpenError::Broken(reason)),
         Err(OverflowError::Missing) => {
             let changed = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ctime);
             if overflow::is_older_than(wall_clock(), changed, OVERFLOW_GRACE) {
-                Err(Failed::Broken(
+                Err(OpenError::Broken(
                     "the metadata's overflow file is missing".into(),
                 ))
             } else {
-                Err(Failed::Changed)
+                Err(OpenError::Changed)
             }
         }
     }
 }
 
-/// Bad sectors make an object broken, unless they can be read later; other trouble may pass.
-pub(super) fn io_error(action: &'static str, errno: Errno) -> Failed {
+/// Classifies an I/O error: bad sectors break an object unless a later read succeeds; other errors
+/// may be transient.
+pub(super) fn io_error(action: &'static str, errno: Errno) -> OpenError {
     match errno {
-        Errno::AGAIN => Failed::NotCached,
-        Errno::IO => Failed::Unreadable(format!("{action}: {errno}"), None),
-        Errno::UCLEAN => Failed::Broken(format!("{action}: {errno}")),
+        Errno::AGAIN => OpenError::NotCached,
+        Errno::IO => OpenError::Unreadable(format!("{action}: {errno}"), None),
+        Errno::UCLEAN => OpenError::Broken(format!("{action}: {errno}")),
         errno => DiskError::from_errno(action, "an object", errno).into(),
     }
 }
 
-/// Puts together what the PUT and the POSTs said.
+/// Merges the metadata of the PUT and the POSTs.
 pub(super) fn merge(
     dir: BorrowedFd<'_>,
     files: &OnDiskFiles,
     datafile: Metadata,
     data_timestamp: Timestamp,
-) -> Result<ObjectInfo, Failed> {
+) -> Result<ObjectInfo, OpenError> {
     let info = ObjectInfo::new(datafile, data_timestamp, FragmentInfo::of(files));
     let Some(meta) = &files.meta else {
         return Ok(info);
@@ -79,14 +80,14 @@ pub(super) fn merge(
     Ok(info.with_post(metafile, newer.as_ref()))
 }
 
-/// Expiry, and the size that the metadata promises.
+/// Checks expiry, and the size recorded in the metadata.
 pub(super) fn check_metadata(
     info: ObjectInfo,
     file_size: u64,
     options: &OpenOptions,
-) -> Result<ObjectInfo, Failed> {
+) -> Result<ObjectInfo, OpenError> {
     info.check(file_size, options).map_err(|error| match error {
         InfoError::Expired(info) => DiskError::Expired(info).into(),
-        InfoError::Broken(reason) => Failed::Broken(reason),
+        InfoError::Broken(reason) => OpenError::Broken(reason),
     })
 }

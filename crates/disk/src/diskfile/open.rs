@@ -1,4 +1,4 @@
-//! Opening an object: which files count, what their metadata says together, and is it sound?
+//! Opening an object: choosing the valid files, merging their metadata, and checking them.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,9 +9,9 @@ use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 
-use super::look::{Look, open_file};
+use super::look::{Lookup, open_file};
 use super::metadata::{check_metadata, io_error, merge, read_metadata};
-use super::quarantine::{Goes, HashDir};
+use super::quarantine::{HashDir, QuarantineExtent};
 use super::{DiskFileEngine, SeenDir, is_broken_dir};
 use crate::device_pool::Disk;
 use crate::engine::{
@@ -27,10 +27,10 @@ use crate::recent::FileIdentity;
 use crate::staged_file::open_dir;
 use crate::xattr;
 
-/// Files that vanish between listing and opening are looked for again this often.
-const ATTEMPTS: usize = 3;
+/// Attempts when files vanish between listing and opening.
+const OPEN_ATTEMPTS_MAX: usize = 3;
 
-/// A directory's entries that parse, and the number of all.
+/// Valid entries of a directory, and the number of all entries.
 pub(super) struct Listing {
     pub(super) entries: Vec<FileEntry>,
     pub(super) count: usize,
@@ -56,32 +56,33 @@ pub(super) fn list_entries(dir: BorrowedFd<'_>) -> Result<Listing, Errno> {
     Ok(listing)
 }
 
-/// Content that has to be hashed is read by a caller of its own accord only up to this size.
-const HASHED_IN_PLACE: u64 = 16 << 10;
+/// Maximum size in bytes of content that a caller hashes inline.
+const INLINE_HASH_MAX_BYTES: u64 = 16 << 10;
 
-/// Why an attempt to open failed.
-pub(super) enum Failed {
-    /// It would have to be read from the disk.
+/// Reasons why an attempt to open failed.
+pub(super) enum OpenError {
+    /// Not in memory; must be read from the disk.
     NotCached,
-    /// A file was gone when it came to be opened: list again.
+    /// A file vanished before it was opened: list again.
     Changed,
-    /// The object is broken: it has to go, and this is why.
+    /// The object is broken, with the reason; to be quarantined.
     Broken(String),
-    /// The disk erred: if it still does later, the object has to go, or this file of it.
+    /// The disk failed; if it still does later, the object, or this file of it, is quarantined.
     Unreadable(String, Option<Suspect>),
-    /// The content of this file is: it has to go, and what is sound beside it has not.
+    /// The content of this file is broken: only the file is quarantined if others beside it are
+    /// valid.
     Unsound(String, Suspect),
     Final(DiskError),
 }
 
-impl From<DiskError> for Failed {
+impl From<DiskError> for OpenError {
     fn from(error: DiskError) -> Self {
-        Failed::Final(error)
+        OpenError::Final(error)
     }
 }
 
 impl DiskFileEngine {
-    /// Which files of an object count, as they are.
+    /// Chooses the valid files of an object without cleaning up.
     pub(crate) fn look(
         &self,
         disk: &Disk,
@@ -106,32 +107,33 @@ impl DiskFileEngine {
         key: &ObjectKey,
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError> {
-        let place = Place {
+        let location = Location {
             policy: key.policy,
             partition: key.partition,
             hash: key.hash,
             name: Some(&key.name),
         };
-        self.open_place(disk, &place, options).map(|(_, open)| open)
+        self.open_location(disk, &location, options)
+            .map(|(_, open)| open)
     }
 
-    /// As `open_object`, for what lies in memory.
+    /// As `open_object`, from memory only.
     pub(super) fn open_object_cached(
         &self,
         disk: &Disk,
         key: &ObjectKey,
         options: &OpenOptions,
     ) -> Option<Result<OpenObject, DiskError>> {
-        let place = Place {
+        let location = Location {
             policy: key.policy,
             partition: key.partition,
             hash: key.hash,
             name: Some(&key.name),
         };
-        let dir = hash_dir(place.policy, place.partition, place.hash);
-        match self.try_open(disk, &place, &dir, options, Look::InMemory) {
+        let dir = hash_dir(location.policy, location.partition, location.hash);
+        match self.try_open(disk, &location, &dir, options, Lookup::InMemory) {
             Ok((_, open)) => Some(Ok(open)),
-            Err(Failed::Final(error @ (DiskError::NotExist | DiskError::Deleted { .. }))) => {
+            Err(OpenError::Final(error @ (DiskError::NotExist | DiskError::Deleted { .. }))) => {
                 Some(Err(error))
             }
             Err(_) => None,
@@ -146,13 +148,13 @@ impl DiskFileEngine {
         hash: ObjectHash,
         options: &OpenOptions,
     ) -> Result<(ObjectKey, OpenObject), DiskError> {
-        let place = Place {
+        let location = Location {
             policy,
             partition,
             hash,
             name: None,
         };
-        let (name, open) = self.open_place(disk, &place, options)?;
+        let (name, open) = self.open_location(disk, &location, options)?;
         let key = ObjectKey {
             policy,
             partition,
@@ -162,7 +164,7 @@ impl DiskFileEngine {
         Ok((key, open))
     }
 
-    /// The name in an object's tombstone; `None` where it has none that counts.
+    /// The name in an object's tombstone; `None` without a valid tombstone.
     pub(crate) fn tombstone_name(
         &self,
         disk: &Disk,
@@ -186,64 +188,70 @@ impl DiskFileEngine {
             .and_then(|fd| read_metadata(dir_fd.as_fd(), fd.as_fd(), &tombstone));
         match metadata {
             Ok(metadata) => Ok(metadata.get_str(NAME).map(Into::into)),
-            Err(Failed::Final(error)) => Err(error),
+            Err(OpenError::Final(error)) => Err(error),
             Err(
-                Failed::Changed
-                | Failed::NotCached
-                | Failed::Broken(_)
-                | Failed::Unreadable(..)
-                | Failed::Unsound(..),
+                OpenError::Changed
+                | OpenError::NotCached
+                | OpenError::Broken(_)
+                | OpenError::Unreadable(..)
+                | OpenError::Unsound(..),
             ) => Ok(None),
         }
     }
 
-    fn open_place(
+    fn open_location(
         &self,
         disk: &Disk,
-        place: &Place<'_>,
+        location: &Location<'_>,
         options: &OpenOptions,
     ) -> Result<(Arc<str>, OpenObject), DiskError> {
-        let dir = hash_dir(place.policy, place.partition, place.hash);
-        for _ in 0..ATTEMPTS {
-            let failed = match self.try_open(disk, place, &dir, options, Look::OnDisk) {
+        let dir = hash_dir(location.policy, location.partition, location.hash);
+        for _ in 0..OPEN_ATTEMPTS_MAX {
+            let failed = match self.try_open(disk, location, &dir, options, Lookup::OnDisk) {
                 Ok(open) => {
-                    disk.state.touched.mark(&place.hash);
+                    disk.state.touched.mark(&location.hash);
                     return Ok(open);
                 }
-                Err(Failed::Unreadable(reason, suspect)) => {
-                    if !disk.state.unreadable.is_confirmed(place.hash, disk.now()) {
+                Err(OpenError::Unreadable(reason, suspect)) => {
+                    if !disk
+                        .state
+                        .unreadable
+                        .is_confirmed(location.hash, disk.now())
+                    {
                         return Err(DiskError::Unreadable(reason));
                     }
                     match suspect {
-                        Some(suspect) => Failed::Unsound(reason, suspect),
-                        None => Failed::Broken(reason),
+                        Some(suspect) => OpenError::Unsound(reason, suspect),
+                        None => OpenError::Broken(reason),
                     }
                 }
                 Err(failed) => failed,
             };
             match failed {
-                Failed::Changed | Failed::NotCached | Failed::Unreadable(..) => {}
-                Failed::Broken(reason) => {
-                    let again = || self.try_open(disk, place, &dir, options, Look::OnDisk);
-                    let is_gone = place.dir().quarantine(disk, &reason, || {
+                OpenError::Changed | OpenError::NotCached | OpenError::Unreadable(..) => {}
+                OpenError::Broken(reason) => {
+                    let again = || self.try_open(disk, location, &dir, options, Lookup::OnDisk);
+                    let is_gone = location.dir().quarantine(disk, &reason, || {
                         Ok(match again() {
-                            Err(Failed::Broken(_) | Failed::Unreadable(..)) => Goes::Whole,
-                            _ => Goes::Nothing,
+                            Err(OpenError::Broken(_) | OpenError::Unreadable(..)) => {
+                                QuarantineExtent::Whole
+                            }
+                            _ => QuarantineExtent::Nothing,
                         })
                     })?;
                     if is_gone {
                         return Err(DiskError::Quarantined(reason));
                     }
                 }
-                Failed::Unsound(reason, suspect) => {
-                    let dir = place.dir();
+                OpenError::Unsound(reason, suspect) => {
+                    let dir = location.dir();
                     let is_gone =
                         dir.quarantine(disk, &reason, || dir.with_suspect(disk, &suspect))?;
                     if is_gone {
                         return Err(DiskError::Quarantined(reason));
                     }
                 }
-                Failed::Final(error) => return Err(error),
+                OpenError::Final(error) => return Err(error),
             }
         }
         Err(DiskError::StateChanged)
@@ -252,48 +260,48 @@ impl DiskFileEngine {
     fn try_open(
         &self,
         disk: &Disk,
-        place: &Place<'_>,
+        location: &Location<'_>,
         dir: &str,
         options: &OpenOptions,
-        look: Look,
-    ) -> Result<(Arc<str>, OpenObject), Failed> {
+        look: Lookup,
+    ) -> Result<(Arc<str>, OpenObject), OpenError> {
         let dir_fd = match look.open_dir(disk, dir) {
             Ok(fd) => fd,
-            Err(Errno::AGAIN) => return Err(Failed::NotCached),
+            Err(Errno::AGAIN) => return Err(OpenError::NotCached),
             Err(Errno::NOENT) => return Err(DiskError::NotExist.into()),
             Err(errno) if is_broken_dir(errno) => {
-                return Err(Failed::Broken(format!("the hash directory: {errno}")));
+                return Err(OpenError::Broken(format!("the hash directory: {errno}")));
             }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno).into()),
         };
-        let known = self.known_in(dir_fd.as_fd(), place, look);
+        let known = self.known_in(dir_fd.as_fd(), location, look);
         if let Some((dir, Some(object))) = &known {
-            let open = self.open_known(disk, place, dir_fd.as_fd(), object, options);
-            if matches!(open, Err(Failed::Changed)) {
+            let open = self.open_known(disk, location, dir_fd.as_fd(), object, options);
+            if matches!(open, Err(OpenError::Changed)) {
                 self.known.forget(dir);
             }
             return open;
         }
         let listing = list_entries(dir_fd.as_fd()).map_err(|errno| match errno {
-            errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
+            errno if is_broken_dir(errno) => OpenError::Broken(format!("not listable: {errno}")),
             errno => DiskError::from_errno(LIST, dir, errno).into(),
         })?;
         let count = listing.count;
-        let files = self.choose(place.policy, listing.entries, &options.fragment);
+        let files = self.choose(location.policy, listing.entries, &options.fragment);
         let Some(data) = &files.data else {
-            return Err(self.deleted(dir_fd.as_fd(), place, &files));
+            return Err(self.deleted(dir_fd.as_fd(), location, &files));
         };
-        if look == Look::InMemory && files.meta.is_some() {
-            // Seldom, and more files.
-            return Err(Failed::NotCached);
+        if look == Lookup::InMemory && files.meta.is_some() {
+            // Rare, and needs more files.
+            return Err(OpenError::NotCached);
         }
         let fd = look.open_file(disk, dir_fd.as_fd(), data)?;
         let datafile = read_metadata(dir_fd.as_fd(), fd.as_fd(), data)?;
         let data_timestamp = datafile.timestamp("X-Timestamp").unwrap_or(data.timestamp);
         let info = merge(dir_fd.as_fd(), &files, datafile, data_timestamp)?;
-        let name = self.check_name(place, &info.metadata)?;
+        let name = self.check_name(location, &info.metadata)?;
         let stat = rustix::fs::fstat(&fd)
-            .map_err(|errno| Failed::Broken(format!("not stat-able: {errno}")))?;
+            .map_err(|errno| OpenError::Broken(format!("not stat-able: {errno}")))?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let identity = FileIdentity::of(&stat);
         if let Some((dir, None)) = known {
@@ -321,15 +329,15 @@ impl DiskFileEngine {
         Ok((name, open))
     }
 
-    /// The directory as it is now, and what is known of the object in it. None: it is not to be
-    /// known, as there may be more to it than one file.
+    /// Identity of the directory, and the cached object in it. `None` if the cache does not apply,
+    /// as there may be more than one file.
     fn known_in(
         &self,
         dir: BorrowedFd<'_>,
-        place: &Place<'_>,
-        look: Look,
+        location: &Location<'_>,
+        look: Lookup,
     ) -> Option<(FileIdentity, Option<Arc<KnownObject>>)> {
-        if look != Look::InMemory || self.unique_fragments(place.policy).is_some() {
+        if look != Lookup::InMemory || self.unique_fragments(location.policy).is_some() {
             return None;
         }
         let dir = FileIdentity::of(&rustix::fs::fstat(dir).ok()?);
@@ -340,20 +348,20 @@ impl DiskFileEngine {
     fn open_known(
         &self,
         disk: &Disk,
-        place: &Place<'_>,
+        location: &Location<'_>,
         dir: BorrowedFd<'_>,
         object: &KnownObject,
         options: &OpenOptions,
-    ) -> Result<(Arc<str>, OpenObject), Failed> {
-        let look = Look::InMemory;
+    ) -> Result<(Arc<str>, OpenObject), OpenError> {
+        let look = Lookup::InMemory;
         let fd = look.open_file(disk, dir, &object.data)?;
-        let stat = rustix::fs::fstat(&fd).map_err(|_| Failed::Changed)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|_| OpenError::Changed)?;
         let identity = FileIdentity::of(&stat);
         if identity != object.file {
-            return Err(Failed::Changed);
+            return Err(OpenError::Changed);
         }
         let info = ObjectInfo::new(object.metadata.clone(), object.data_timestamp, None);
-        let name = self.check_name(place, &info.metadata)?;
+        let name = self.check_name(location, &info.metadata)?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let (content, is_checked) = self.read_content(disk, fd, &info, identity, options, look)?;
         let open = OpenObject {
@@ -365,17 +373,21 @@ impl DiskFileEngine {
         Ok((name, open))
     }
 
-    /// The stored name must be the one asked for, or, where none is known, one that hashes to
+    /// Checks that the stored name is the requested one or, if none was given, that it hashes to
     /// this directory.
-    fn check_name(&self, place: &Place<'_>, metadata: &Metadata) -> Result<Arc<str>, Failed> {
+    fn check_name(
+        &self,
+        location: &Location<'_>,
+        metadata: &Metadata,
+    ) -> Result<Arc<str>, OpenError> {
         let stored = metadata
             .get(NAME)
-            .ok_or_else(|| Failed::Broken("no name in the metadata".into()))?;
-        let Some(asked) = place.name else {
-            return Ok(self.is_in_its_place(place, stored)?.into());
+            .ok_or_else(|| OpenError::Broken("no name in the metadata".into()))?;
+        let Some(asked) = location.name else {
+            return Ok(self.checked_name(location, stored)?.into());
         };
         if stored != asked.as_bytes() {
-            let stored = self.is_in_its_place(place, stored)?;
+            let stored = self.checked_name(location, stored)?;
             let asked = asked.to_string();
             tracing::error!(asked, stored, "two names with one hash");
             return Err(DiskError::Collision { asked, stored }.into());
@@ -383,29 +395,34 @@ impl DiskFileEngine {
         Ok(asked.clone())
     }
 
-    /// The name, which hashes to this directory: a damaged file system may have swapped two.
-    fn is_in_its_place(&self, place: &Place<'_>, stored: &[u8]) -> Result<String, Failed> {
+    /// Checks that the name hashes to this directory: a damaged file system may have swapped two.
+    fn checked_name(&self, location: &Location<'_>, stored: &[u8]) -> Result<String, OpenError> {
         let stored = String::from_utf8_lossy(stored).into_owned();
         let mut parts = stored.strip_prefix('/').unwrap_or("").splitn(3, '/');
         let account = parts.next().unwrap_or("");
         let hash = self.hash_path.hash(account, parts.next(), parts.next());
-        if hash != place.hash {
-            return Err(Failed::Broken(
+        if hash != location.hash {
+            return Err(OpenError::Broken(
                 "the name in the metadata belongs to another directory".into(),
             ));
         }
         Ok(stored)
     }
 
-    /// There is no data: is there a tombstone to tell when it went?
-    fn deleted(&self, dir: BorrowedFd<'_>, place: &Place<'_>, files: &OnDiskFiles) -> Failed {
+    /// The error for an object without data: deleted, with the tombstone's time, or nonexistent.
+    fn deleted(
+        &self,
+        dir: BorrowedFd<'_>,
+        location: &Location<'_>,
+        files: &OnDiskFiles,
+    ) -> OpenError {
         let Some(tombstone) = &files.tombstone else {
             return DiskError::NotExist.into();
         };
         let metadata = open_file(dir, tombstone)
             .and_then(|fd| read_metadata(dir, fd.as_fd(), tombstone))
             .and_then(|metadata| match metadata.get(NAME) {
-                Some(_) => self.check_name(place, &metadata).map(|_| metadata),
+                Some(_) => self.check_name(location, &metadata).map(|_| metadata),
                 None => Ok(metadata),
             });
         match metadata {
@@ -419,7 +436,7 @@ impl DiskFileEngine {
         }
     }
 
-    /// The content, and whether it is held against its ETag.
+    /// Reads or references the content; also returns whether it is verified.
     fn read_content(
         &self,
         disk: &Disk,
@@ -427,8 +444,8 @@ impl DiskFileEngine {
         info: &ObjectInfo,
         identity: FileIdentity,
         options: &OpenOptions,
-        look: Look,
-    ) -> Result<(Content, bool), Failed> {
+        look: Lookup,
+    ) -> Result<(Content, bool), OpenError> {
         if options.inline_limit == 0 {
             return Ok((Content::None, false));
         }
@@ -449,30 +466,30 @@ impl DiskFileEngine {
             };
             return Ok((Content::Stored(file), is_checked));
         }
-        if look == Look::InMemory && check == Check::Md5 && info.size > HASHED_IN_PLACE {
-            return Err(Failed::NotCached);
+        if look == Lookup::InMemory && check == Check::Md5 && info.size > INLINE_HASH_MAX_BYTES {
+            return Err(OpenError::NotCached);
         }
         let bytes =
             look.read(disk, fd.as_fd(), info.size as usize)
                 .map_err(|errno| match io_error("read", errno) {
-                    Failed::Unreadable(reason, _) => {
-                        Failed::Unreadable(reason, Some(suspect(&identity)))
+                    OpenError::Unreadable(reason, _) => {
+                        OpenError::Unreadable(reason, Some(suspect(&identity)))
                     }
                     failed => failed,
                 })?;
         if bytes.len() as u64 != info.size {
             let reason = "the file became shorter".into();
-            return Err(Failed::Unsound(reason, suspect(&identity)));
+            return Err(OpenError::Unsound(reason, suspect(&identity)));
         }
         if is_checked {
             let checksum = crc32fast::hash(&bytes);
             let is_like = |known| known == checksum || Plant::RereadUnchecked.is_on();
-            if !matches!(check, Check::Like(known) if is_like(known)) {
+            if !matches!(check, Check::Crc32(known) if is_like(known)) {
                 let md5 = xattr::hex(&xattr::md5(&bytes));
                 if md5 != info.etag() && !Plant::ContentUnchecked.is_on() {
                     let etag = info.etag();
                     let reason = format!("ETag {etag} and file's md5 {md5} do not match");
-                    return Err(Failed::Unsound(reason, suspect(&identity)));
+                    return Err(OpenError::Unsound(reason, suspect(&identity)));
                 }
                 disk.state.verified.insert(&identity, checksum);
             }
@@ -483,8 +500,8 @@ impl DiskFileEngine {
     fn check_of(&self, disk: &Disk, identity: &FileIdentity) -> Check {
         let interval = self.config.etag_recheck_interval;
         match disk.state.verified.checksum(identity, interval) {
-            Some(known) => Check::Like(known),
-            None if self.draws_a_check() => Check::Md5,
+            Some(known) => Check::Crc32(known),
+            None if self.samples_check() => Check::Md5,
             None => Check::Nothing,
         }
     }
@@ -497,14 +514,14 @@ impl DiskFileEngine {
         }
     }
 
-    /// Chance decides whether this read checks the content, where not every one does.
-    fn draws_a_check(&self) -> bool {
+    /// Decides at random whether this read verifies the content, by `etag_validate_pct`.
+    fn samples_check(&self) -> bool {
         let percent = self.config.etag_validate_pct;
         percent >= 100.0 || (percent > 0.0 && random_percent() < percent)
     }
 }
 
-/// A file while it is open: nothing else has its number meanwhile.
+/// Identity of an open file, which no other file can have meanwhile.
 fn suspect(file: &FileIdentity) -> Suspect {
     Suspect::At {
         place: file.device(),
@@ -512,7 +529,7 @@ fn suspect(file: &FileIdentity) -> Suspect {
     }
 }
 
-/// Evenly spread over 0..100; sampling needs no better.
+/// Uniform in 0..100; good enough for sampling.
 fn random_percent() -> f64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
@@ -522,14 +539,14 @@ fn random_percent() -> f64 {
     ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64 * 100.0
 }
 
-struct Place<'a> {
+struct Location<'a> {
     policy: PolicyIndex,
     partition: u32,
     hash: ObjectHash,
     name: Option<&'a Arc<str>>,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn dir(&self) -> HashDir {
         HashDir {
             policy: self.policy,

@@ -1,8 +1,8 @@
-//! Moving broken objects to `quarantined/objects[-N]/<hash>`.
+//! Quarantine of broken objects: they are moved to `quarantined/objects[-N]/<hash>`.
 //!
-//! Between the moment something was found broken and this one a sound object may have taken its
-//! place. So whoever found it says how to know it again, and it is looked for under the partition's
-//! lock, under which everything gets its name: what is not what was found stays where it is.
+//! A valid object may replace a broken one between its detection and the move. So the detector
+//! passes a predicate that identifies the broken state; it is evaluated under the partition's lock,
+//! which covers every creation of a name, and anything else stays.
 
 use std::os::fd::AsFd;
 
@@ -20,7 +20,7 @@ use crate::partition_lock::PartitionLock;
 use crate::staged_file::{move_aside, open_dir, unique};
 use crate::suffix_hashes::note_durably;
 
-/// Whose place it is.
+/// Key of a hash directory.
 #[derive(Clone, Copy)]
 pub(crate) struct HashDir {
     pub(crate) policy: PolicyIndex,
@@ -28,8 +28,8 @@ pub(crate) struct HashDir {
     pub(crate) hash: ObjectHash,
 }
 
-/// What of a hash directory is to go.
-pub(crate) enum Goes {
+/// Extent of a quarantine.
+pub(crate) enum QuarantineExtent {
     Nothing,
     Whole,
     File(String),
@@ -44,17 +44,18 @@ impl HashDir {
         }
     }
 
-    /// Moves away what `look`, called under the partition's lock, says. False: nothing.
+    /// Quarantines the extent that `look` returns, called under the partition's lock. False if
+    /// nothing.
     pub(crate) fn quarantine(
         self,
         disk: &Disk,
         reason: &str,
-        look: impl Fn() -> Result<Goes, DiskError>,
+        look: impl Fn() -> Result<QuarantineExtent, DiskError>,
     ) -> Result<bool, DiskError> {
         if Plant::NoQuarantine.is_on() {
             return Ok(true);
         }
-        // What cannot be made durable is not to be begun.
+        // Do not begin what cannot be made durable.
         disk.may_write()?;
         disk.with_room(|| self.try_quarantine(disk, reason, &look))
     }
@@ -63,7 +64,7 @@ impl HashDir {
         self,
         disk: &Disk,
         reason: &str,
-        look: &impl Fn() -> Result<Goes, DiskError>,
+        look: &impl Fn() -> Result<QuarantineExtent, DiskError>,
     ) -> Result<bool, DiskError> {
         let dir = hash_dir(self.policy, self.partition, self.hash);
         let mut to = format!(
@@ -83,19 +84,19 @@ impl HashDir {
             return move_no_directory(disk, &suffix, reason);
         }
         let from = match look()? {
-            Goes::Nothing if !Plant::QuarantineUnasked.is_on() => return Ok(false),
-            Goes::Nothing | Goes::Whole => dir,
-            Goes::File(name) => {
+            QuarantineExtent::Nothing if !Plant::QuarantineUnasked.is_on() => return Ok(false),
+            QuarantineExtent::Nothing | QuarantineExtent::Whole => dir,
+            QuarantineExtent::File(name) => {
                 to = format!("{to}-{}/{name}", unique());
                 format!("{dir}/{name}")
             }
         };
-        // On disk before the move is: after a power cut between the two nobody would look here, and
-        // the other replicas' nodes would count on this one for ever.
+        // Durable before the move: a power cut between the two would otherwise leave a hash that
+        // claims the object, and other replicas would rely on it for ever.
         note_durably(disk, &partition, &[self.hash.suffix()])?;
         let to = match move_aside(disk, &from, &to) {
             Ok(to) => to,
-            // A program that takes no lock was faster.
+            // A program without the lock moved it first.
             Err(DiskError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(false);
             }
@@ -105,13 +106,17 @@ impl HashDir {
         Ok(true)
     }
 
-    /// What of the directory goes with a file of content that was found broken.
-    pub(crate) fn with_suspect(self, disk: &Disk, suspect: &Suspect) -> Result<Goes, DiskError> {
+    /// Extent of a quarantine for a file whose content is broken.
+    pub(crate) fn with_suspect(
+        self,
+        disk: &Disk,
+        suspect: &Suspect,
+    ) -> Result<QuarantineExtent, DiskError> {
         let dir = hash_dir(self.policy, self.partition, self.hash);
         let error = |errno| DiskError::from_errno(LIST, &*dir, errno);
         let fd = match open_dir(disk, &dir) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(Goes::Nothing),
+            Err(Errno::NOENT) => return Ok(QuarantineExtent::Nothing),
             Err(errno) => return Err(error(errno)),
         };
         let entries = list_entries(fd.as_fd()).map_err(error)?.entries;
@@ -130,20 +135,24 @@ impl HashDir {
             }
         };
         let Some(suspect) = entries.iter().find(is_suspect) else {
-            return Ok(Goes::Nothing);
+            return Ok(QuarantineExtent::Nothing);
         };
         let mut others = entries.iter().filter(|entry| entry.name != suspect.name);
         Ok(match suspect.kind {
-            // Other fragments are nobody's fault.
-            FileKind::Fragment { .. } if others.any(is_content) => Goes::File(suspect.name.clone()),
+            // Other fragments are not affected.
+            FileKind::Fragment { .. } if others.any(is_content) => {
+                QuarantineExtent::File(suspect.name.clone())
+            }
             // It is obsolete, and about to be removed.
-            FileKind::Data if others.any(|other| outdates(other, suspect)) => Goes::Nothing,
-            _ => Goes::Whole,
+            FileKind::Data if others.any(|other| outdates(other, suspect)) => {
+                QuarantineExtent::Nothing
+            }
+            _ => QuarantineExtent::Whole,
         })
     }
 }
 
-/// Moves away what a damaged file system has in the place of a directory of many objects.
+/// Quarantines a file that a damaged file system has in place of a directory of many objects.
 fn move_no_directory(disk: &Disk, from: &str, reason: &str) -> Result<bool, DiskError> {
     let name = from.replace('/', "-");
     let to = format!("quarantined/no-directory/{name}-{}", unique());

@@ -83,7 +83,7 @@ impl World {
         self.device.path().join(dir)
     }
 
-    /// What can be had without a thread.
+    /// Result of an inline read.
     fn cached(&self) -> Option<Result<OpenObject, DiskError>> {
         let options = OpenOptions {
             inline_limit: 64 << 10,
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Of an object too large to be inline.
+    /// Reader of an object too large to be inline.
     fn reader(&self, range: std::ops::Range<u64>) -> ObjectReader {
         let open = self.open().unwrap();
         let Content::Stored(file) = open.content else {

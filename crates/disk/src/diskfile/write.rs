@@ -1,4 +1,4 @@
-//! Writing an object's files: content, a POST's metadata, tombstones.
+//! Writing an object's files: content, POST metadata, tombstones.
 
 use std::os::fd::AsFd;
 
@@ -62,11 +62,11 @@ impl DiskFileEngine {
         let mut staged = stage(disk, key, Reserve::Keep { size })?;
         let checksum = crc32fast::hash(&body);
         staged.write(&[body])?;
-        let what = What::Content { checksum };
+        let what = NewFile::Content { checksum };
         self.finish(disk, key, staged, &name, metadata, what)
     }
 
-    /// What a file of content is to be called.
+    /// File name of new content.
     fn content_name(
         &self,
         key: &ObjectKey,
@@ -89,7 +89,7 @@ impl DiskFileEngine {
         Ok(fragment_name(timestamp, parsed, is_durable))
     }
 
-    /// Gives a fragment the name by which it counts.
+    /// Renames a fragment to its durable name.
     pub(super) fn durable_steps(
         &self,
         disk: &Disk,
@@ -134,7 +134,7 @@ impl DiskFileEngine {
         Ok(Step::sync(renamed.to_sync(), after))
     }
 
-    /// Whether something as new counts already: somebody else was faster, and cleaned up.
+    /// Whether a version at least as new is already valid: a concurrent writer won, and cleaned up.
     fn is_superseded(
         &self,
         disk: &Disk,
@@ -158,7 +158,7 @@ impl DiskFileEngine {
         let reserve = Reserve::Keep { size: None };
         let staged = stage(disk, key, reserve)?;
         let name = meta_name(timestamp, content_type);
-        self.finish(disk, key, staged, &name, metadata, What::Metadata)
+        self.finish(disk, key, staged, &name, metadata, NewFile::Metadata)
     }
 
     pub(super) fn tombstone_steps(
@@ -169,7 +169,7 @@ impl DiskFileEngine {
         seen: Option<SeenDir>,
     ) -> Result<Step<()>, DiskError> {
         match self.tombstone_once(disk, key, timestamp, seen) {
-            // One that takes nothing away would only use up what is set aside.
+            // A tombstone without data to remove would only consume the reserve.
             Err(DiskError::NoSpace) if self.has_data(disk, key)? => {
                 disk.spend_room();
                 self.tombstone_once(disk, key, timestamp, None)
@@ -194,7 +194,7 @@ impl DiskFileEngine {
         let metadata = [("X-Timestamp", timestamp.internal())]
             .into_iter()
             .collect();
-        // A tombstone of long ago may have to go itself.
+        // A tombstone older than the reclaim age may itself be removed.
         let is_young =
             !overflow::is_older_than(disk.now(), timestamp.secs() as i64, self.config.reclaim_age);
         let mut replaced = None;
@@ -211,11 +211,11 @@ impl DiskFileEngine {
             None => stage(disk, key, Reserve::Ignore)?,
         };
         let name = tombstone_name(timestamp);
-        let what = What::Tombstone { replaced };
+        let what = NewFile::Tombstone { replaced };
         self.finish(disk, key, staged, &name, metadata, what)
     }
 
-    /// Attributes, durability, name, clean-up.
+    /// Writes attributes, publishes the file durably, and cleans up.
     fn finish(
         &self,
         disk: &Disk,
@@ -223,7 +223,7 @@ impl DiskFileEngine {
         staged: StagedFile,
         file_name: &str,
         mut metadata: Metadata,
-        what: What,
+        what: NewFile,
     ) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
         metadata.remove(OVERFLOW);
@@ -232,34 +232,34 @@ impl DiskFileEngine {
         overflow::write_metadata(disk, key.policy, &dir, &staged, timestamp, &metadata)?;
         let partition = partition_dir(key.policy, key.partition);
         let suffix = key.hash.suffix();
-        let beside = staged.beside();
+        let co_synced = staged.co_synced();
         let around = move |disk: &Disk, link: &mut dyn FnMut() -> Result<(), Errno>| {
             let (_lock, noted) = invalidating(disk, &partition, &suffix)?;
-            beside.sync(noted);
+            co_synced.sync(noted);
             Ok(link())
         };
-        let published = if matches!(what, What::Tombstone { .. }) {
-            // What it removes is there until it is durable: torn, it is a delete that nobody was
-            // told of.
+        let published = if matches!(what, NewFile::Tombstone { .. }) {
+            // The object it removes is still there until the tombstone is durable: a torn one is a
+            // delete that was not acknowledged.
             staged.publish_in_one_step(&dir, file_name, around)?
         } else {
             staged.publish_steps(&dir, file_name, around)?
         };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
-        // What a fragment takes the place of goes when it counts.
+        // A fragment obsoletes others only once it is durable.
         let counts = FileEntry::parse(file_name).is_none_or(|entry| entry.is_durable());
         let file_name = file_name.to_owned();
         Ok(published.end(move |published| {
-            // Hashed on its way in: as good as a check, while the disk gives back what it was given.
-            if let (What::Content { checksum }, Some(file)) = (&what, published.identity) {
+            // Content hashed while it was written counts as verified.
+            if let (NewFile::Content { checksum }, Some(file)) = (&what, published.identity) {
                 disk.state.verified.insert(&file, *checksum);
             }
             if planted(&disk, &key, &file_name, &published) || !counts || published.is_new_dir {
                 return Step::Done(());
             }
-            // Obsolete it is found to be by everybody who looks: nobody needs to wait for it to go.
+            // Readers ignore obsolete files, so no one waits for their removal.
             let clean_up = move || match what {
-                What::Tombstone {
+                NewFile::Tombstone {
                     replaced: Some(name),
                 } => drop(remove_file(published.dir.as_fd(), &name)),
                 _ => engine.clean_up_after(&disk, &key, published.dir.as_fd()),
@@ -269,14 +269,14 @@ impl DiskFileEngine {
     }
 }
 
-/// The kind of a file that is written.
-enum What {
-    /// An object, or a fragment of one; with the CRC-32 of its content.
+/// Kind of file being written.
+enum NewFile {
+    /// An object or a fragment, with the CRC-32 of its content.
     Content {
         checksum: u32,
     },
     Metadata,
-    /// With the one file that becomes obsolete, where that is known.
+    /// A tombstone, with the only file that it makes obsolete, if known.
     Tombstone {
         replaced: Option<String>,
     },
@@ -287,7 +287,7 @@ fn stage(disk: &Disk, key: &ObjectKey, reserve: Reserve) -> Result<StagedFile, D
     StagedFile::create_in(disk, &key.policy.dir("tmp"), &dir, reserve)
 }
 
-/// Two of the simulator's bugs.
+/// Two of the simulator's planted bugs.
 fn planted(disk: &Disk, key: &ObjectKey, file_name: &str, published: &Published) -> bool {
     let is_tombstone = file_name.ends_with(".ts");
     if Plant::NoTombstone.is_on() && is_tombstone {
@@ -325,7 +325,7 @@ struct DataWriter {
     staged: StagedFile,
     md5: Option<Md5>,
     checksum: crc32fast::Hasher,
-    /// Bytes of which the disk was told to take them.
+    /// Bytes flushed so far.
     synced: u64,
 }
 
@@ -340,7 +340,7 @@ impl ObjectWriter for DataWriter {
             self.checksum.update(chunk);
         }
         self.staged.write(chunks)?;
-        // A large upload's pages must not pile up until its end.
+        // Dirty pages of a large upload must not accumulate until its end.
         if self.staged.written() - self.synced >= self.engine.config.bytes_per_sync {
             self.staged.sync()?;
             self.staged.drop_cache();
@@ -368,7 +368,7 @@ impl ObjectWriter for DataWriter {
             this.staged.drop_cache_when_synced();
         }
         let disk = this.disk.clone();
-        let what = What::Content {
+        let what = NewFile::Content {
             checksum: this.checksum.finalize(),
         };
         this.engine

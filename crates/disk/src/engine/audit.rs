@@ -1,5 +1,5 @@
-//! The auditors' part of the seam: how far a walk over a device is, one object looked at, and
-//! suffix hashes held against what they are of.
+//! The auditor's part of the seam: checkpoints of a walk over a device, auditing one object, and
+//! comparing suffix hashes with the objects.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,19 @@ use super::suffix_hash::SuffixHash;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
-/// An object that was looked at.
+/// Result of auditing an object.
 pub enum Audited {
-    /// Sound so far: its metadata, and its content where it was asked for and is small.
+    /// Valid so far: its metadata, and its content if that was requested and is small.
     Object(ObjectKey, Box<OpenObject>),
-    /// It was broken, and why.
+    /// Broken and quarantined, with the reason.
     Quarantined(String),
     /// Deleted, expired or gone.
     Nothing,
 }
 
-/// Objects of a device as auditors see them.
+/// Auditing a device's objects.
 pub trait Audit {
-    /// The partitions that a walk of this name (`ALL`, `ZBF`) still has to do: those a former one
-    /// left, or all.
+    /// Partitions left for the walk of this name (`ALL`, `ZBF`): those in its checkpoint, or all.
     fn partitions_to_audit(
         &self,
         disk: &Disk,
@@ -33,7 +32,7 @@ pub trait Audit {
         walk: &str,
     ) -> Result<Vec<u32>, DiskError>;
 
-    /// Notes which partitions are left of a walk; none: it is done.
+    /// Writes the checkpoint of partitions left; with none the walk is complete.
     fn note_audited(
         &self,
         disk: &Disk,
@@ -42,8 +41,8 @@ pub trait Audit {
         left: &[u32],
     ) -> Result<(), DiskError>;
 
-    /// Opens an object as `options` say. One that is broken has been moved to quarantine. A
-    /// tombstone that is old enough is removed, or noted to be.
+    /// Opens an object according to `options`; a broken one has been quarantined. A tombstone older
+    /// than the reclaim age is removed, or scheduled to be.
     fn audit(
         &self,
         disk: &Disk,
@@ -51,16 +50,15 @@ pub trait Audit {
         options: &OpenOptions,
     ) -> Result<Audited, DiskError>;
 
-    /// The suffix hashes that are kept of a partition, without those noted as out of date. None of an
-    /// engine that keeps no hashes.
+    /// Stored suffix hashes of a partition, except those invalidated. `None` for an engine without
+    /// stored hashes.
     fn settled_hashes(
         &self,
         disk: &Disk,
         at: PartitionKey,
     ) -> Result<BTreeMap<String, SuffixHash>, DiskError>;
 
-    /// Holds a kept hash against its suffix, and notes that it is out of date where it is. True: it
-    /// was noted.
+    /// Recomputes a suffix hash, and invalidates the stored one if it differs. True if invalidated.
     fn check_suffix(
         &self,
         disk: &Disk,

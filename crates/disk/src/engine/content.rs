@@ -1,4 +1,4 @@
-//! The content of an open object: bytes at hand, or a place to read them from.
+//! Content of an open object: bytes in memory, or a location to read from.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,66 +8,66 @@ use bytes::Bytes;
 use super::key::Suspect;
 use crate::recent::FileIdentity;
 
-/// The bytes of an open object.
+/// Content of an open object.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Not asked for: metadata only.
+    /// Not requested: metadata only.
     None,
-    /// All of them, checked where [`super::OpenObject::is_checked`].
+    /// All bytes, verified if [`super::OpenObject::is_checked`].
     Inline(Bytes),
     /// To be read by [`crate::ObjectReader`].
     Stored(StoredContent),
 }
 
-/// Whether content is left in the kernel's page cache by those who read it.
+/// Policy for content in the page cache after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageCache {
     Stays,
-    /// Not by the first who reads it.
+    /// Dropped by the first reader, kept by later ones.
     StaysIfReadAgain,
     Leaves,
 }
 
-/// Checksum that content which is read whole is held against.
+/// Checksum by which content that is read whole is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// The ETag.
     Md5,
-    /// The CRC-32 of content that was held against the ETag a while ago (`verified.rs`).
-    Like(u32),
+    /// The CRC-32 of content that was verified by its ETag earlier (`verified.rs`).
+    Crc32(u32),
     Nothing,
 }
 
-/// The place that content is read from.
+/// Location of stored content.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     File {
         file: Arc<OwnedFd>,
-        /// Offset in the file at which it begins.
+        /// Offset of the content in the file, in bytes.
         offset: u64,
     },
     Memory(Bytes),
 }
 
-/// Content that an engine holds: a file, a range of a file that other objects share, or memory. It
-/// stays what it was, whatever happens to the object's name.
+/// Content stored by an engine: a file, a range of a file shared with other objects, or memory. It
+/// does not change, even if the object is replaced or removed.
 #[derive(Clone, Debug)]
 pub struct StoredContent {
     pub(crate) source: Source,
     pub(crate) size: u64,
-    /// Names the content for quarantine, should it turn out to be broken.
+    /// Identifies the content for a quarantine.
     pub(crate) suspect: Suspect,
-    /// Identity of a file that is one object's: reads and checks are remembered by it.
+    /// Identity of a file that holds one object: key of the caches of reads and checks.
     pub(crate) identity: Option<FileIdentity>,
     pub(crate) check: Check,
     pub(crate) page_cache: PageCache,
-    /// Content that fails its check is given to its end all the same.
+    /// Whether content that fails verification is still delivered to its end.
     pub(crate) gives_unsound: bool,
 }
 
 impl StoredContent {
-    /// A range of a file that other objects share. `is_checked`: read whole, it is held against its
-    /// ETag.
+    /// A range of a file shared with other objects. With `is_checked`, whole reads are verified by
+    /// the ETag.
     pub fn in_file(
         file: Arc<OwnedFd>,
         offset: u64,
@@ -78,7 +78,7 @@ impl StoredContent {
         Self::shared(Source::File { file, offset }, size, suspect, is_checked)
     }
 
-    /// Content in memory. `is_checked`: as of [`StoredContent::in_file`].
+    /// Content in memory. `is_checked` is as in [`StoredContent::in_file`].
     pub fn in_memory(bytes: Bytes, suspect: Suspect, is_checked: bool) -> Self {
         let size = bytes.len() as u64;
         Self::shared(Source::Memory(bytes), size, suspect, is_checked)
@@ -99,8 +99,8 @@ impl StoredContent {
         }
     }
 
-    /// For readers that check the content themselves: what does not match its ETag is read to its
-    /// end once, and quarantined.
+    /// For readers that verify the content themselves: content that does not match its ETag is
+    /// delivered to its end once, and quarantined.
     pub fn given_unsound(mut self) -> Self {
         self.gives_unsound = true;
         self

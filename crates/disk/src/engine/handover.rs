@@ -1,7 +1,7 @@
-//! Removal of objects that other nodes have got, because they belong there.
+//! Handover: removal of objects after other nodes, where they belong, have received them.
 //!
-//! An object written after its content was sent must not go with it: what is removed is compared
-//! with what was there when sending began.
+//! An object written after its content was sent must not be removed: the state at the time of
+//! removal is compared with that when sending began.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
@@ -12,8 +12,8 @@ use super::key::{ObjectId, PartitionKey};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
-/// All that an engine has of an object at one moment, as a value to be compared: after any change of
-/// the object it is another. What is in it is the engine's own.
+/// Opaque state of an object at one moment, compared by value: any change of the object changes it.
+/// Its content is private to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectState(Box<[u8]>);
 
@@ -36,19 +36,19 @@ impl Contents {
         self.0.is_empty()
     }
 
-    /// How many objects.
+    /// Number of objects.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The suffixes with something in them, in order.
+    /// Suffixes with objects, in order.
     pub fn suffixes(&self) -> Vec<String> {
         let mut suffixes: Vec<String> = self.0.keys().map(|(suffix, _)| suffix.clone()).collect();
         suffixes.dedup();
         suffixes
     }
 
-    /// The objects in the order of their suffixes: all, or those of `only`, without those of `keep`.
+    /// Objects in the order of their suffixes: all, or those of `only`, except those of `keep`.
     pub fn chosen<'a>(
         &'a self,
         only: Option<&'a HashSet<ObjectHash>>,
@@ -72,13 +72,13 @@ impl FromIterator<(ObjectHash, ObjectState)> for Contents {
     }
 }
 
-/// Part of an object that was sent to where it belongs, and may go from here.
+/// Part of an object that was sent to its primary, and may be removed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reverted {
     pub hash: ObjectHash,
     /// Timestamp of the fragment or the tombstone.
     pub data: Timestamp,
-    /// Timestamp of the metadata that went with it.
+    /// Timestamp of the metadata sent with it.
     pub meta: Timestamp,
     pub is_durable: bool,
 }
@@ -87,20 +87,21 @@ pub struct Reverted {
 #[derive(Clone, Debug)]
 pub struct Purge {
     pub reverted: Vec<Reverted>,
-    /// Index of the fragments; `None`: tombstones alone.
+    /// Index of the fragments; `None` for tombstones alone.
     pub index: Option<u32>,
-    /// None of the partition's fragments belongs here, so that metadata goes with the last one.
+    /// Whether none of the partition's fragments belongs here, so that metadata is removed with the
+    /// last one.
     pub is_handoff: bool,
 }
 
-/// A lock on a partition or a device, held until dropped.
+/// Lock on a partition or a device, released on drop.
 #[derive(Debug)]
 pub struct ReplicationLock {
     _held: Box<dyn Any + Send>,
 }
 
 impl ReplicationLock {
-    /// `held`: what lets go when it is dropped.
+    /// Wraps a guard that releases the lock on drop.
     pub fn new(held: impl Any + Send) -> Self {
         ReplicationLock {
             _held: Box::new(held),
@@ -108,21 +109,21 @@ impl ReplicationLock {
     }
 }
 
-/// Partitions and objects that leave a device.
+/// Removal of partitions and objects from a device.
 pub trait Handover {
-    /// The lock of a partition that is being brought up to date by another server, or handed over
-    /// to others. `None`: somebody has it.
+    /// Locks a partition against concurrent replication by another server or a handover. `None` if
+    /// it is locked.
     fn try_lock_partition(
         &self,
         disk: &Disk,
         at: PartitionKey,
     ) -> Result<Option<ReplicationLock>, DiskError>;
 
-    /// The objects of a partition as they are now.
+    /// The current objects of a partition.
     fn contents(&self, disk: &Disk, at: PartitionKey) -> Result<Contents, DiskError>;
 
-    /// Removes these objects of a partition where they are still as they were: all, or those of
-    /// `only`, without those of `keep`. Returns how many it removed.
+    /// Removes unchanged objects of a partition: all, or those of `only`, except those of `keep`.
+    /// Returns the number removed.
     fn remove(
         &self,
         disk: &Disk,
@@ -132,18 +133,18 @@ pub trait Handover {
         keep: &HashSet<ObjectHash>,
     ) -> Result<usize, DiskError>;
 
-    /// Removes a partition in which no object is left; false where there is one.
+    /// Removes a partition without objects; false if it has some.
     fn remove_partition(&self, disk: &Disk, at: PartitionKey) -> Result<bool, DiskError>;
 
-    /// Removes fragments, or tombstones, that have been handed over. A fragment that is not durable
-    /// stays while it may become so.
+    /// Removes fragments, or tombstones, that have been handed over. A non-durable fragment stays
+    /// while it may be committed.
     fn purge(&self, disk: &Disk, at: PartitionKey, purge: &Purge) -> Result<(), DiskError>;
 
-    /// The state of one object, for [`Handover::remove_unchanged`] and
+    /// State of one object, for [`Handover::remove_unchanged`] and
     /// [`Handover::quarantine_unchanged`].
     fn state(&self, disk: &Disk, object: ObjectId) -> Result<ObjectState, DiskError>;
 
-    /// Removes an object; false where it has changed since it had this state.
+    /// Removes an object; false if its state has changed.
     fn remove_unchanged(
         &self,
         disk: &Disk,
@@ -151,7 +152,7 @@ pub trait Handover {
         state: &ObjectState,
     ) -> Result<bool, DiskError>;
 
-    /// Moves an object to quarantine; false where it has changed since it had this state.
+    /// Quarantines an object; false if its state has changed.
     fn quarantine_unchanged(
         &self,
         disk: &Disk,

@@ -1,5 +1,5 @@
-//! Metadata and times of an object: put together from its PUT and its POSTs, and
-//! checked, by rules that are the same for every engine.
+//! Metadata and times of an object, merged from its PUT and its POSTs, and checked, by the same
+//! rules for every engine.
 
 use cairn_types::metadata::is_sys_meta;
 use cairn_types::{ServerKind, Timestamp};
@@ -7,21 +7,21 @@ use cairn_types::{ServerKind, Timestamp};
 use crate::layout::{FragmentChoice, OnDiskFiles};
 use crate::metadata::{Metadata, NAME};
 
-/// How to open an object.
+/// Options for opening an object.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// The moment against which `X-Delete-At` is held.
+    /// Time compared with `X-Delete-At`.
     pub now: Timestamp,
-    /// Open it even when it has expired.
+    /// Opens expired objects, too.
     pub open_expired: bool,
-    /// Objects up to this size are read along, and checked.
+    /// Maximum size in bytes of objects that are read and verified on opening.
     pub inline_limit: u64,
-    /// The fragment that is wanted, in an erasure-coded policy.
+    /// Fragment wanted, in an erasure-coded policy.
     pub fragment: FragmentChoice,
 }
 
 impl OpenOptions {
-    /// Metadata only.
+    /// Options for metadata only.
     pub fn metadata(now: Timestamp) -> Self {
         OpenOptions {
             now,
@@ -35,18 +35,18 @@ impl OpenOptions {
 /// The fragments of one object on a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragmentInfo {
-    /// The open one.
+    /// Index of the open fragment.
     pub index: u32,
-    /// When the object was written that is durable here.
+    /// Timestamp of the durable version here.
     pub durable: Option<Timestamp>,
-    /// When the object was deleted, where nothing has become durable since.
+    /// Timestamp of the deletion, unless a later version is durable.
     pub deleted: Option<Timestamp>,
-    /// All there are, from the newest to the durable ones.
+    /// All fragments, from the newest to the durable ones.
     pub found: Vec<(Timestamp, Vec<u32>)>,
 }
 
 impl FragmentInfo {
-    /// The fragments beside the chosen one; `None`: no fragment was chosen.
+    /// Fragments beside the chosen one; `None` if none was chosen.
     pub fn of(files: &OnDiskFiles) -> Option<Box<Self>> {
         let index = files.data.as_ref()?.fragment_index()?;
         let sets = files.fragments.sets.iter();
@@ -61,16 +61,16 @@ impl FragmentInfo {
     }
 }
 
-/// All that is known about an object besides its content.
+/// Metadata and times of an object, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
-    /// The PUT's, with the user's part replaced by the newest POST's.
+    /// Metadata of the PUT, with the user's items replaced by the newest POST's.
     pub metadata: Metadata,
-    /// The PUT's; `None` where that is `metadata`.
+    /// Metadata of the PUT; `None` if equal to `metadata`.
     pub datafile_metadata: Option<Metadata>,
-    /// The newest POST's, without `name`.
+    /// Metadata of the newest POST, without `name`.
     pub metafile_metadata: Option<Metadata>,
-    /// When the content was written.
+    /// Timestamp of the content.
     pub data_timestamp: Timestamp,
     pub size: u64,
     /// Fragments here, in an erasure-coded policy.
@@ -78,14 +78,14 @@ pub struct ObjectInfo {
 }
 
 impl ObjectInfo {
-    /// When anything of it was written last.
+    /// Timestamp of the last write of any part.
     pub fn timestamp(&self) -> Timestamp {
         self.metadata
             .timestamp("X-Timestamp")
             .unwrap_or(self.data_timestamp)
     }
 
-    /// When the content type was set last.
+    /// Timestamp of the content type.
     pub fn content_type_timestamp(&self) -> Timestamp {
         self.metadata
             .timestamp("Content-Type-Timestamp")
@@ -101,16 +101,16 @@ impl ObjectInfo {
     }
 }
 
-/// Why an object is not to be opened as its metadata has it.
+/// Reasons why an object cannot be opened with its metadata.
 #[derive(Debug)]
 pub enum InfoError {
     Expired(Box<ObjectInfo>),
-    /// Its metadata is damaged, or not of this content; and why.
+    /// The metadata is damaged or belongs to other content, with the reason.
     Broken(String),
 }
 
 impl ObjectInfo {
-    /// The object of a PUT, before any POST.
+    /// Creates the info of a PUT, before any POST.
     pub fn new(
         metadata: Metadata,
         data_timestamp: Timestamp,
@@ -126,7 +126,7 @@ impl ObjectInfo {
         }
     }
 
-    /// With the metadata of the newest POST, and that of another with a newer content type.
+    /// Adds the metadata of the newest POST, and the content type of another if that is newer.
     pub fn with_post(mut self, mut metafile: Metadata, newer_type: Option<&Metadata>) -> Self {
         let data_timestamp = self.data_timestamp;
         if let Some(newer) = newer_type {
@@ -151,7 +151,7 @@ impl ObjectInfo {
         self
     }
 
-    /// Holds it against the size of the content, and against the time.
+    /// Compares the metadata with the size of the content and the time.
     ///
     /// # Errors
     /// It has expired, or its metadata does not belong to this content.
@@ -189,7 +189,7 @@ impl ObjectInfo {
     }
 }
 
-/// Takes the content type of another POST, where that is newer.
+/// Adopts the content type of another POST if that is newer.
 fn merge_content_type(metafile: &mut Metadata, newer: &Metadata, data_timestamp: Timestamp) {
     let time = |m: &Metadata| m.timestamp("Content-Type-Timestamp");
     let (Some(content_type), Some(newer_time)) = (newer.get("Content-Type"), time(newer)) else {
@@ -201,7 +201,7 @@ fn merge_content_type(metafile: &mut Metadata, newer: &Metadata, data_timestamp:
     }
 }
 
-/// Metadata that only a PUT sets.
+/// Whether only a PUT sets this metadata.
 fn is_of_put(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     matches!(

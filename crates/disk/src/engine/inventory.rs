@@ -1,5 +1,5 @@
-//! The objects of a device, in the terms by which replicas compare themselves: partitions, suffixes,
-//! hashes of suffixes (REPLICATE), offers and wants (SSYNC, `cairn_formats::ssync`).
+//! Inventory of a device's objects for replication: partitions, suffixes, suffix hashes
+//! (REPLICATE), offers and wants (SSYNC, `cairn_formats::ssync`).
 
 use std::sync::Arc;
 
@@ -13,27 +13,26 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FragmentChoice;
 
-/// An object as it is sent to another replica.
+/// An object prepared for sending to another replica.
 pub enum Sendable {
     Object(ObjectKey, Box<OpenObject>),
-    /// `/account/container/object`, and when it was deleted.
+    /// `/account/container/object`, and the time of the deletion.
     Tombstone(Arc<str>, Timestamp),
-    /// Gone meanwhile, or found broken and moved away.
+    /// Gone meanwhile, or found broken and quarantined.
     Nothing,
 }
 
-/// Objects of a device as replicators see them.
+/// The replicator's view of a device's objects.
 pub trait Inventory {
-    /// The partitions of a policy, in order. A policy's first use of a device may make room for it.
+    /// Partitions of a policy, in order. May create the policy's directories.
     fn partitions(&self, disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError>;
 
-    /// The objects of a partition with anything left of them, tombstones too, in the order of their
-    /// suffixes.
+    /// Objects of a partition, including tombstones, in the order of their suffixes.
     fn objects(&self, disk: &Disk, at: PartitionKey) -> Result<Vec<ObjectHash>, DiskError>;
 
-    /// The suffix hashes of a partition, in Swift's format: equal for equal objects, whatever the
-    /// engine. Those of `recalculate` are not taken from a cache. `look`: suffixes are looked for
-    /// of which no note says that there is something in them. May remove what is obsolete.
+    /// Suffix hashes of a partition in Swift's format: equal for equal objects, whatever the
+    /// engine. Those of `recalculate` bypass the cache. With `look`, suffixes missing from the
+    /// cache are searched for. May remove obsolete files.
     fn suffix_hashes(
         &self,
         disk: &Disk,
@@ -42,8 +41,7 @@ pub trait Inventory {
         look: bool,
     ) -> Result<Hashed, DiskError>;
 
-    /// Notes durably that suffixes have changed, so that the next [`Inventory::suffix_hashes`]
-    /// makes their hashes anew.
+    /// Invalidates suffixes durably, so that the next [`Inventory::suffix_hashes`] rehashes them.
     fn invalidate(
         &self,
         disk: &Disk,
@@ -51,8 +49,8 @@ pub trait Inventory {
         suffixes: &[String],
     ) -> Result<(), DiskError>;
 
-    /// Offers of a suffix to another replica; in an erasure-coded policy, of which fragments.
-    /// May remove what is obsolete.
+    /// Offers of a suffix for another replica; in an erasure-coded policy, for the fragment. May
+    /// remove obsolete files.
     fn offers(
         &self,
         disk: &Disk,
@@ -61,10 +59,10 @@ pub trait Inventory {
         fragment: &FragmentChoice,
     ) -> Result<Vec<Offer>, DiskError>;
 
-    /// The state here of an object that another replica offers; `None`: nothing that counts. The
-    /// object is opened, so that a broken one is found, and asked for. `fragment`: in an
-    /// erasure-coded policy, which one this server is to have; one that is here and not durable,
-    /// but is where it comes from, becomes durable.
+    /// Local state of an object offered by another replica; `None` if it has no valid version.
+    /// Opens the object, so that a broken one is detected and requested. `fragment` is this
+    /// server's index in an erasure-coded policy: a local non-durable fragment that is durable at
+    /// the sender becomes durable.
     fn held(
         &self,
         disk: &Disk,
@@ -73,8 +71,7 @@ pub trait Inventory {
         fragment: Option<u32>,
     ) -> Result<Option<Held>, DiskError>;
 
-    /// Opens what is to be sent. `inline_limit`: objects up to this size are read along, and
-    /// checked.
+    /// Opens an object for sending. Objects of up to `inline_limit` bytes are read and verified.
     fn open_to_send(
         &self,
         disk: &Disk,

@@ -1,4 +1,4 @@
-//! Names of objects and of their content, none of which says how an engine keeps them.
+//! Keys of objects and of content, independent of the engine.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ impl PartitionKey {
     }
 }
 
-/// An object by the hash of its name, as inventories list it: its name is with its metadata.
+/// An object by the hash of its name, as in inventories; the name is in its metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectId {
     pub at: PartitionKey,
     pub hash: ObjectHash,
 }
 
-/// An object by its name, and where it belongs.
+/// An object by its name, with policy and partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectKey {
     pub policy: PolicyIndex,
@@ -44,13 +44,13 @@ impl ObjectKey {
     }
 }
 
-/// Content that was found broken, by what it is known again.
+/// Identity of content that was found broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspect {
-    /// The engine's own location of it, which nothing else has while it is open: device and inode of
-    /// a file, volume and offset of a record.
+    /// The engine's location of the content, unique while it is open: device and inode of a file,
+    /// or volume and offset of a record.
     At { place: u64, number: u64 },
-    /// The content, or the fragment of this index, of one time.
+    /// The content, or the fragment of this index, with this timestamp.
     Data {
         timestamp: Timestamp,
         fragment: Option<u32>,

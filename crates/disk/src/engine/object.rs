@@ -1,4 +1,4 @@
-//! Objects of an engine as requests see them.
+//! The request's part of the seam: reading and writing objects.
 
 use std::any::Any;
 
@@ -13,30 +13,28 @@ use crate::error::DiskError;
 use crate::metadata::Metadata;
 use crate::steps::Step;
 
-/// From when on a fragment of an erasure-coded object counts. Objects of other policies always do
-/// once they are on disk.
+/// Time from which a fragment of an erasure-coded object is valid. Objects of other policies are
+/// valid once they are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Once it is on disk.
     AtOnce,
-    /// When [`ObjectEngine::make_durable`] says.
+    /// After [`ObjectEngine::make_durable`].
     Later,
 }
 
-/// An object opened for reading: what is read through it stays what it was, whatever happens
-/// to its name.
+/// An object opened for reading, as a snapshot: later writes do not affect it.
 #[derive(Debug)]
 pub struct OpenObject {
     pub info: ObjectInfo,
     pub content: Content,
-    /// Content that is read whole is held against its ETag; not where `etag_validate_pct` spares it.
+    /// Whether whole reads are verified by the ETag; `etag_validate_pct` exempts some.
     pub is_checked: bool,
-    /// For [`ObjectEngine::delete`] in the same piece of work, where only metadata was asked for.
+    /// Note for [`ObjectEngine::delete`] in the same job, after an open for metadata only.
     pub seen: Option<Seen>,
 }
 
-/// An engine's note of an object that it has just opened, for its own use in the same piece of
-/// work.
+/// An engine's opaque note about an object it has just opened, for reuse in the same job.
 #[derive(Debug)]
 pub struct Seen(Box<dyn Any + Send>);
 
@@ -45,23 +43,23 @@ impl Seen {
         Seen(Box::new(seen))
     }
 
-    /// `None`: another engine's.
+    /// The note; `None` if another engine made it.
     pub fn into<T: Any>(self) -> Option<T> {
         self.0.downcast().ok().map(|seen| *seen)
     }
 }
 
-/// An upload under way. Dropped without a commit, it is gone.
+/// An upload in progress; dropped without a commit, it is discarded.
 pub trait ObjectWriter: Send {
     /// Appends.
     fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError>;
 
     fn written(&self) -> u64;
 
-    /// The MD5 of what was written, where the writer was asked to hash.
+    /// MD5 of the written bytes, if the writer hashes.
     fn md5(&mut self) -> Option<[u8; 16]>;
 
-    /// Makes the object durable and visible, and removes what it replaces. `metadata` needs
+    /// Makes the object durable and visible, and removes what it replaces. `metadata` requires
     /// `X-Timestamp`, `Content-Length`, `ETag`, and in an erasure-coded policy
     /// `X-Object-Sysmeta-Ec-Frag-Index`; the name is added.
     fn commit(
@@ -71,8 +69,7 @@ pub trait ObjectWriter: Send {
     ) -> Result<Step<()>, DiskError>;
 }
 
-/// Objects as requests read and write them. A write is acknowledged when its [`Step`] has ended: it is durable
-/// then.
+/// Requests on objects. A write is durable, and may be acknowledged, when its [`Step`] has ended.
 pub trait ObjectEngine: Send + Sync {
     fn open(
         &self,
@@ -81,8 +78,8 @@ pub trait ObjectEngine: Send + Sync {
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError>;
 
-    /// Like `open`, but of what lies in memory only, without waiting: `None` where that is not the case,
-    /// or where there is more to do than to read.
+    /// Like `open`, but from memory only and without blocking; `None` if that is impossible, or if
+    /// more than a read is needed.
     fn open_cached(
         &self,
         disk: &Disk,
@@ -90,7 +87,7 @@ pub trait ObjectEngine: Send + Sync {
         options: &OpenOptions,
     ) -> Option<Result<OpenObject, DiskError>>;
 
-    /// Begins an upload of `size` bytes, where that is known. `hash`: compute the MD5 on the way.
+    /// Begins an upload of `size` bytes, if known. With `hash`, computes the MD5.
     fn create(
         &self,
         disk: &Disk,
@@ -99,7 +96,7 @@ pub trait ObjectEngine: Send + Sync {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError>;
 
-    /// A whole upload at once.
+    /// Performs a whole upload.
     fn put_small(
         &self,
         disk: &Disk,
@@ -109,8 +106,7 @@ pub trait ObjectEngine: Send + Sync {
         durability: Durability,
     ) -> Result<Step<()>, DiskError>;
 
-    /// Makes a fragment count that is on disk. Nothing to do in other policies than erasure-coded
-    /// ones.
+    /// Makes a stored fragment durable. A no-op in policies without erasure coding.
     fn make_durable(
         &self,
         disk: &Disk,
@@ -119,8 +115,8 @@ pub trait ObjectEngine: Send + Sync {
         fragment: u32,
     ) -> Result<Step<()>, DiskError>;
 
-    /// A POST's metadata, beside the content. Needs `X-Timestamp`; a `Content-Type` needs its
-    /// `Content-Type-Timestamp`.
+    /// Writes a POST's metadata beside the content. Requires `X-Timestamp`; a `Content-Type`
+    /// requires its `Content-Type-Timestamp`.
     fn write_metadata(
         &self,
         disk: &Disk,
@@ -128,7 +124,7 @@ pub trait ObjectEngine: Send + Sync {
         metadata: Metadata,
     ) -> Result<Step<()>, DiskError>;
 
-    /// Leaves a tombstone in the object's place. `seen`: of one that is older.
+    /// Replaces the object by a tombstone. `seen` is the note of an older version.
     fn delete(
         &self,
         disk: &Disk,
@@ -137,8 +133,7 @@ pub trait ObjectEngine: Send + Sync {
         seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError>;
 
-    /// Moves a broken object out of the way, for replication to bring a good one. False: it is not
-    /// there any more.
+    /// Quarantines a broken object, so that replication restores it. False if it is gone.
     fn quarantine(
         &self,
         disk: &Disk,

@@ -1,7 +1,6 @@
-//! Objects between two numbers of partitions, of engines that keep an object in a place of its
-//! partition. When a ring gets twice as many partitions, each object's partition is another one, and
-//! the device that has it the same: it gets a second name in the new partition before the ring
-//! changes, and loses the old one after.
+//! Relinking: for engines that store an object in a location of its partition. When a ring's
+//! partitions double, each object changes its partition but not its device: it gets a second name
+//! in the new partition before the ring changes, and loses the old one after.
 
 use cairn_types::{ObjectHash, PolicyIndex};
 
@@ -9,7 +8,7 @@ use super::key::PartitionKey;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
-/// An object in two partitions.
+/// An object with its old and new partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
     pub policy: PolicyIndex,
@@ -19,7 +18,7 @@ pub struct Move {
 }
 
 impl Move {
-    /// The move of an object in `from` to its partition at that power; `None`: it stays.
+    /// The move of an object in `from` to its partition at that part power; `None` if it stays.
     pub fn to_power(policy: PolicyIndex, hash: ObjectHash, from: u32, power: u32) -> Option<Move> {
         let to = hash.partition(32_u32.saturating_sub(power));
         (to != from).then_some(Move {
@@ -31,18 +30,18 @@ impl Move {
     }
 }
 
-/// The rule where both partitions have different content under one name.
+/// Rule for different content under one name in both partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collision {
-    /// The new one stays, and it is an error.
+    /// The new one stays, and an error is reported.
     Refuse,
     /// The new one is quarantined, and the old one linked.
     Quarantine,
-    /// The new one stays, and the old one may go.
+    /// The new one stays, and the old one may be removed.
     KeepNew,
 }
 
-/// Names of an object in its old partition, which the engine alone understands.
+/// Names of an object in its old partition; private to the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OldNames(pub(crate) Vec<String>);
 
@@ -52,21 +51,21 @@ impl OldNames {
     }
 }
 
-/// The outcome of linking an object's names.
+/// Result of linking an object's names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Relinked {
-    /// Those that count.
+    /// Number of valid files.
     pub files: usize,
     pub linked: usize,
     pub errors: usize,
-    /// Names that may be removed once the links are durable; none where one could not be made.
+    /// Names to remove once the links are durable; none if a link failed.
     pub superfluous: OldNames,
 }
 
-/// The capability of giving objects a second name, and of taking the first one away. A name is
-/// removed only when the other is durable: the caller syncs in between, once for many.
+/// Capability of giving objects a second name and removing the first. A name is removed only once
+/// the other is durable: the caller syncs in between, once for many.
 pub trait Relinking: Send + Sync {
-    /// Gives what counts of objects its name in the new partition; says of each what was done.
+    /// Links the valid files of objects into their new partitions; one result per object.
     fn link(
         &self,
         disk: &Disk,
@@ -74,12 +73,13 @@ pub trait Relinking: Send + Sync {
         collision: Collision,
     ) -> Result<Vec<Relinked>, DiskError>;
 
-    /// Makes what was linked durable: to be called before [`Relinking::unlink`].
+    /// Makes the links durable; to be called before [`Relinking::unlink`].
     fn sync_links(&self, disk: &Disk) -> Result<(), DiskError>;
 
-    /// Removes old names, which [`Relinking::link`] told, of objects of one partition; how many.
+    /// Removes old names returned by [`Relinking::link`], of objects in one partition. Returns
+    /// their number.
     fn unlink(&self, disk: &Disk, objects: &[(Move, OldNames)]) -> Result<usize, DiskError>;
 
-    /// Removes a partition that nothing is left in; false where something is.
+    /// Removes an empty partition; false if it is not empty.
     fn remove_empty(&self, disk: &Disk, at: PartitionKey) -> Result<bool, DiskError>;
 }

@@ -1,5 +1,5 @@
-//! The capability of being copied by the program `rsync`: of engines whose objects are files in a
-//! layout that other nodes have as well.
+//! Capability of replication by the program `rsync`, for engines whose objects are files in a
+//! layout shared by other nodes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use super::key::{ObjectId, PartitionKey};
 use crate::device_pool::{Device, Disk};
 use crate::error::DiskError;
 
-/// Arguments for rsync, and the removal of its leftovers.
+/// Arguments for rsync, and the removal of its temporary files.
 pub trait Rsync: Send + Sync {
-    /// The folders that are sent of these suffixes, as far as they are there.
+    /// Existing source folders of these suffixes.
     fn sources(&self, device: &Device, at: PartitionKey, suffixes: &[String]) -> Vec<PathBuf>;
 
-    /// The folder that they go to, below the other node's device.
+    /// Target folder, below the other node's device.
     fn target(&self, at: PartitionKey) -> String;
 
-    /// Removes what runs of rsync that were cut off have left beside an object, where it is older
-    /// than `age`.
+    /// Removes temporary files of interrupted rsync runs beside an object that are older than
+    /// `age`.
     fn remove_temporary(
         &self,
         disk: &Disk,

@@ -1,5 +1,5 @@
-//! Hashes of suffixes: an MD5 for each, over the times of what counts in it, in Swift's format, so
-//! that any two nodes can compare theirs, whatever engines they have.
+//! Suffix hashes: an MD5 over the timestamps of a suffix's valid files, in Swift's format, so that
+//! nodes can compare theirs whatever their engines.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use md5::{Digest, Md5};
 use crate::layout::OnDiskFiles;
 use crate::xattr;
 
-/// Hashes of a suffix in an erasure-coded policy, in place of one MD5: under each index that
-/// of the times of its fragments, under `None` that of all that fragments have in common (what
-/// is durable, metadata, tombstones).
+/// Hashes of a suffix in an erasure-coded policy, instead of one MD5: for each index that of its
+/// fragments' timestamps, and under `None` that of the common parts (durable timestamps, metadata,
+/// tombstones).
 pub type FragmentHashes = BTreeMap<Option<u32>, String>;
 
 /// The hash of one suffix.
@@ -46,7 +46,7 @@ impl SuffixHash {
         }
     }
 
-    /// The value that stands in `hashes.pkl` and in answers to REPLICATE.
+    /// The value in `hashes.pkl` and in responses to REPLICATE.
     pub fn to_value(&self) -> Value {
         match self {
             SuffixHash::Whole(hash) => Value::str(hash),
@@ -60,7 +60,7 @@ impl SuffixHash {
         }
     }
 
-    /// `None`: no hash, or nothing of the kind.
+    /// Parses a value; `None` if it is not a hash.
     pub fn from_value(value: &Value) -> Option<Self> {
         let Some(pairs) = value.as_dict() else {
             return Some(SuffixHash::Whole(value.as_str()?.to_owned()));
@@ -77,23 +77,23 @@ impl SuffixHash {
     }
 }
 
-/// A partition's suffix hashes, and how many of them had to be made anew.
+/// A partition's suffix hashes, and the number that had to be recomputed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
     pub hashes: BTreeMap<String, SuffixHash>,
     pub hashed: u64,
 }
 
-/// Part of an object that goes into the hash, but for fragments.
+/// Part of an object that is hashed, except fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
     Data,
     /// The newest POST.
     Meta,
     Tombstone,
-    /// The content type's, where it is newer than the content.
+    /// The content type, if newer than the content.
     ContentType,
-    /// The durable fragments, whichever they are.
+    /// The durable fragments, of any index.
     Durable,
 }
 
@@ -109,8 +109,8 @@ impl Counted {
     }
 }
 
-/// The hash of a suffix in the making. Objects come in the order of their hashes, and of each
-/// metadata, tombstone, data or fragments (the newest time first, indices in order), what is
+/// Incremental hash of a suffix. Objects must be added in the order of their hashes, and the parts
+/// of each as: metadata, tombstone, data or fragments (newest timestamp first, indices in order),
 /// durable, content type.
 #[derive(Default)]
 pub struct SuffixHasher {
@@ -135,7 +135,7 @@ impl SuffixHasher {
         md5.update(time.internal().as_bytes());
     }
 
-    /// Adds what counts of one object, in Swift's order.
+    /// Adds the valid files of one object in Swift's order.
     pub fn add_object(&mut self, files: &OnDiskFiles) {
         if let Some(entry) = &files.meta {
             self.add(Counted::Meta, entry.timestamp);
@@ -153,7 +153,7 @@ impl SuffixHasher {
                         self.add_fragment(index, set.timestamp);
                     }
                 }
-                // However the files say it.
+                // Whether by file name or by marker.
                 if let Some(durable) = files.fragments.durable {
                     self.add(Counted::Durable, durable);
                 }
@@ -165,7 +165,7 @@ impl SuffixHasher {
         }
     }
 
-    /// `has_fragments`: of an erasure-coded policy.
+    /// The result; `has_fragments` for an erasure-coded policy.
     pub fn finish(self, has_fragments: bool) -> SuffixHash {
         if !has_fragments {
             return SuffixHash::Whole(hex_of(self.common));

@@ -1,5 +1,4 @@
-//! An engine's work on a device that no request asks for: opening and recovering it,
-//! and maintenance.
+//! Upkeep: an engine's own work on a device: opening, recovery, and maintenance.
 
 use std::time::Duration;
 
@@ -8,15 +7,15 @@ use cairn_types::PolicyIndex;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
-/// When a device is to be maintained next.
+/// Time of a device's next maintenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextUpkeep {
-    /// There is more to do.
+    /// More work is pending.
     Now,
     After(Duration),
 }
 
-/// A number of one of an engine's stores, for metrics.
+/// A metric of one of an engine's stores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
     /// Device and policy.
@@ -29,19 +28,19 @@ pub struct Figure {
 
 /// An engine's own work on a device.
 pub trait Upkeep {
-    /// Removes what interrupted operations have left of a policy long ago. Called at the start of
-    /// each pass of a replicator.
+    /// Removes old leftovers of interrupted operations of a policy. Called at the start of each
+    /// replicator pass.
     fn clear_leftovers(&self, disk: &Disk, policy: PolicyIndex) -> Result<(), DiskError>;
 
-    /// Whether the process is to open and maintain every device that is mounted. Where not,
+    /// Whether the process must open and maintain every mounted device. If not,
     /// [`Upkeep::open_device`] and [`Upkeep::maintain`] are not called.
     fn is_maintained(&self) -> bool {
         false
     }
 
-    /// Opens a device, and recovers it after a crash. Called once for each device when a process
-    /// starts, and again when it is mounted anew, so that no client waits for it; an operation that
-    /// comes before does the same.
+    /// Opens a device, with recovery after a crash. Called once per device when a process starts,
+    /// and after it is mounted again, so that no client waits for it; an earlier operation does the
+    /// same.
     fn open_device(&self, _disk: &Disk) -> Result<(), DiskError> {
         Ok(())
     }
@@ -51,12 +50,12 @@ pub trait Upkeep {
         Ok(NextUpkeep::After(Duration::from_secs(60)))
     }
 
-    /// The stores of this process in numbers.
+    /// Metrics of this process's stores.
     fn figures(&self) -> Vec<Figure> {
         Vec::new()
     }
 
-    /// Finishes what was begun, refuses the rest, and joins the engine's threads. Called when the
+    /// Completes started work, refuses more, and joins the engine's threads. Called when the
     /// process ends, before its devices are closed.
     fn shutdown(&self) {}
 }

@@ -1,30 +1,30 @@
-//! Which files of a hash directory count, for an erasure-coded policy.
+//! Choice of a hash directory's valid files in an erasure-coded policy.
 //!
 //! ```text
-//! <timestamp>#<index>.data      a fragment archive that is on disk, and no more is known
-//! <timestamp>#<index>#d.data    the same, once enough servers had theirs: durable
+//! <timestamp>#<index>.data      a fragment archive on disk, not known to be durable
+//! <timestamp>#<index>#d.data    the same, once a quorum had theirs: durable
 //! <timestamp>.durable           made all fragments of its time durable, in Swift before 2.11
 //! ```
 //!
-//! A directory may hold fragments of several indices, and several times of each: those that are
-//! not durable may still become so, and until then the older durable ones are the object. One
-//! durable fragment makes all of its time durable.
+//! A directory may hold fragments of several indices, and several timestamps of each: non-durable
+//! ones may still become durable, and until then the older durable ones are the object. One durable
+//! fragment makes all of its timestamp durable.
 
 use cairn_types::Timestamp;
 
 use super::{FileEntry, FileKind, OnDiskFiles, SortedFiles};
 
-/// Which fragment of an object is wanted.
+/// Choice of a fragment to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FragmentChoice {
-    /// This one and no other; `None`: the highest.
+    /// Exactly this index; `None` for the highest.
     pub index: Option<u32>,
-    /// Where they are given, and be it none, a fragment need not be durable. They come before
-    /// `index`, the first one first.
+    /// Preferences, in order, before `index`. If present, even if empty, a fragment need not be
+    /// durable.
     pub preferences: Option<Vec<FragmentPreference>>,
 }
 
-/// Fragments of this time are preferred, but for those of the indices in `exclude`.
+/// Preference for fragments of this timestamp, except for the indices in `exclude`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragmentPreference {
     pub timestamp: Timestamp,
@@ -49,7 +49,7 @@ impl FragmentChoice {
     }
 }
 
-/// The fragments of one time, in the order of their indices.
+/// The fragments of one timestamp, in the order of their indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FragmentSet {
     pub timestamp: Timestamp,
@@ -62,14 +62,13 @@ impl FragmentSet {
     }
 }
 
-/// All fragments from the newest to the durable ones, the newest first.
+/// All fragments from the newest to the durable ones, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fragments {
     pub sets: Vec<FragmentSet>,
-    /// When the object was written that is durable here; `None` also where no fragment was
-    /// chosen.
+    /// Timestamp of the durable version here; also `None` if no fragment was chosen.
     pub durable: Option<Timestamp>,
-    /// When the object was deleted, where nothing has become durable since.
+    /// Timestamp of the deletion, unless a later version is durable.
     pub deleted: Option<Timestamp>,
 }
 
@@ -82,7 +81,7 @@ impl Fragments {
 }
 
 impl FileEntry {
-    /// Of a fragment archive.
+    /// Index of a fragment archive.
     pub fn fragment_index(&self) -> Option<u32> {
         match self.kind {
             FileKind::Fragment { index, .. } => Some(index),
@@ -101,9 +100,8 @@ impl FileEntry {
     }
 }
 
-/// Chooses among a hash directory's files as Swift does for a policy of `unique` different
-/// fragments. Names that do not parse, and fragments that the policy does not have, belong to
-/// somebody else: they are neither chosen nor obsolete.
+/// Chooses the valid files as Swift does for a policy of `unique` different fragments. Unparsable
+/// names and fragments outside the policy are not ours: neither chosen nor obsolete.
 pub fn choose_fragments(
     entries: impl IntoIterator<Item = FileEntry>,
     unique: u32,
@@ -131,7 +129,7 @@ pub fn choose_fragments(
     if let Some(data) = &chosen.data {
         chosen.fragments.durable = durable_set.map(|at| sets[at].timestamp);
         if chosen_set != durable_set {
-            // Those before it are of the durable fragments: they stay, and do not count now.
+            // Older metadata belongs to the durable fragments: it stays, but is not valid here.
             files.metas.retain(|e| e.timestamp > data.timestamp);
         }
     }
@@ -151,7 +149,7 @@ pub fn choose_fragments(
             chosen.reclaimable.extend(set.entries.iter().cloned());
         }
     }
-    // A marker of no fragments makes older ones obsolete that would else wait.
+    // A marker without fragments makes older ones obsolete, which would otherwise be reclaimable.
     let obsolete = &chosen.obsolete;
     chosen
         .reclaimable
@@ -162,8 +160,8 @@ pub fn choose_fragments(
     chosen
 }
 
-/// The fragments by their times, up to the durable ones; and when something was durable last.
-/// `marker`: the time of the newest `.durable`.
+/// Groups fragments by timestamp, up to the durable ones; also returns the last durable timestamp.
+/// `marker` is the timestamp of the newest `.durable`.
 fn fragment_sets(
     data: &[FileEntry],
     marker: Option<Timestamp>,
@@ -191,7 +189,7 @@ fn fragment_sets(
     (sets, durable)
 }
 
-/// The set to take a fragment of, and the index that it is to have.
+/// Chooses the set, and the index within it.
 fn choose(
     sets: &[FragmentSet],
     durable_set: Option<usize>,
@@ -217,7 +215,7 @@ fn choose(
     (candidates.first().copied(), choice.index)
 }
 
-/// The name of a fragment archive.
+/// Name of a fragment archive.
 pub fn fragment_name(timestamp: Timestamp, index: u32, is_durable: bool) -> String {
     let mark = if is_durable { "#d" } else { "" };
     format!("{}#{index}{mark}.data", timestamp.internal())

@@ -212,7 +212,7 @@ fn a_file_in_a_partitions_place_is_removed() {
     assert!(objects.join("auditor_status_ALL.json").exists());
 }
 
-/// What is handed over goes after the note of it is on disk.
+/// Objects are removed only after their invalidation is durable.
 #[test]
 fn removed_after_it_is_noted() {
     let watching = Arc::new(Watching::default());

@@ -1,9 +1,8 @@
-//! Many rows at once, without triggers.
+//! Batch merge of object rows without triggers.
 //!
-//! Swift's triggers keep counts and the running hash up to date after every row, which is most of
-//! the work of a row. Rows that are committed together need it once: this does for a whole batch
-//! what the triggers do for one row, and writes the same values. Databases whose triggers are not
-//! those we know are left to them.
+//! Swift's triggers update counts and the running hash after every row, which is most of a row's
+//! cost. This does the same once per batch and writes the same values. Databases with unknown
+//! triggers keep using them.
 
 use std::collections::HashMap;
 
@@ -18,17 +17,17 @@ use crate::connection::{row_hash, xor_text};
 use crate::schema::OBJECT_TRIGGERS;
 use crate::{ContainerBroker, Result};
 
-/// Rows of one INSERT: SQLite looks up the last row number once for all of them.
+/// Rows per INSERT statement: SQLite looks up the last row number once for each.
 const INSERT_ROWS: [usize; 3] = [32, 8, 1];
 
-/// MD5 of OpenStack Swift's own triggers, as [`words`] has them: of deleted rows, of new ones.
-/// They do what ours do (releases 1.13 to 2.38).
+/// MD5 of OpenStack Swift's triggers, normalised by [`words`]: for deleted rows, for new rows. They
+/// are equivalent to ours (releases 1.13 to 2.38).
 const SWIFT_TRIGGERS: [&str; 2] = [
     "91d083bf7898216063275b8d8daedb0a",
     "1d4f7b5762c77cfbb51783b76400f193",
 ];
 
-/// Are the triggers on object rows ones this file stands in for?
+/// Whether the triggers on object rows are among those this file replaces.
 pub(crate) fn known_triggers(conn: &Connection) -> Result<bool> {
     let mut query = conn.prepare(
         "SELECT sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'object'
@@ -44,13 +43,13 @@ pub(crate) fn known_triggers(conn: &Connection) -> Result<bool> {
     Ok(found == ours || digests.eq(SWIFT_TRIGGERS))
 }
 
-/// A statement without what may differ in how it is written down.
+/// A statement's words, without white space and other variations of notation.
 fn words(sql: &str) -> String {
     let kept = sql.chars().filter(|c| !c.is_whitespace() && *c != ';');
     kept.flat_map(char::to_lowercase).collect()
 }
 
-/// Whether rows fire triggers from now on. Changing it makes SQLite prepare all statements anew.
+/// Enables or disables triggers. A change makes SQLite prepare all statements again.
 pub(crate) fn set_triggers(conn: &Connection, on: bool) -> Result<()> {
     let flag = DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER;
     if conn.db_config(flag)? != on {
@@ -59,7 +58,7 @@ pub(crate) fn set_triggers(conn: &Connection, on: bool) -> Result<()> {
     Ok(())
 }
 
-/// What a batch changes in the counts of one policy.
+/// A batch's change of one policy's counts.
 #[derive(Default)]
 struct Change {
     objects: i64,
@@ -67,22 +66,22 @@ struct Change {
     inserted: bool,
 }
 
-/// What a batch changes beside its rows.
+/// A batch's changes beside its rows.
 #[derive(Default)]
 struct Tally {
     hash: u128,
     policies: HashMap<i64, Change>,
 }
 
-/// A row of the table, and what its triggers would take off.
+/// A stored row with its rowid, and its share of the running hash.
 struct Stored {
     rowid: i64,
     row: ObjectRow,
     hash: u128,
 }
 
-/// Merges rows as the triggers and `ContainerBroker::merge_items` would, one after the other.
-/// Triggers must be off.
+/// Merges rows, equivalent to `ContainerBroker::merge_items` with triggers, row by row. Triggers
+/// must be off.
 pub(crate) fn merge(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
     let broker = ContainerBroker(broker);
     let mut tally = Tally::default();
@@ -105,7 +104,7 @@ pub(crate) fn merge(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
     tally.write(broker.0.conn)
 }
 
-/// One row of each name and policy, in the order in which they came.
+/// Deduplicates by name and policy, in order of arrival.
 fn newest(rows: Vec<ObjectRow>) -> Vec<ObjectRow> {
     if rows.len() < 2 {
         return rows;
@@ -127,7 +126,7 @@ fn newest(rows: Vec<ObjectRow>) -> Vec<ObjectRow> {
     kept
 }
 
-/// The rows there are of this name and policy: none or one, unless the database is odd.
+/// Stored rows of this name and policy: at most one in a consistent database.
 fn stored(broker: &ContainerBroker<'_>, new: &ObjectRow) -> Result<Vec<Stored>> {
     let mut query = broker.0.conn.prepare_cached(broker.by_name(
         "SELECT created_at, size, content_type, etag, deleted, ROWID FROM object

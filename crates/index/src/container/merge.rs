@@ -1,6 +1,6 @@
-//! Merging object rows: of each name and policy the newest data, content type and metadata are
-//! kept, each by its own time. Merging is commutative and idempotent, so replicas agree whatever
-//! the order they learn things in.
+//! Merge of object rows: for each name and policy the newest data, content type and metadata win,
+//! each by its own timestamp. Merging is commutative and idempotent, so replicas converge in any
+//! order of updates.
 //!
 //! The three times are one text in the column `created_at` (`cairn_types::encode_timestamps`).
 
@@ -14,7 +14,7 @@ use crate::Result;
 use crate::content_type::extract_swift_bytes;
 use crate::sync::ObjectRecord;
 
-/// What is told about an object.
+/// An object's row in its container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRow {
     pub name: String,
@@ -29,7 +29,7 @@ pub struct ObjectRow {
 }
 
 impl ObjectRow {
-    /// Times from text: one that may have all three encoded, and the ones that may override.
+    /// Parses timestamps: one text that may encode all three, and two that may override.
     pub fn times(
         created_at: &str,
         ctype: Option<&str>,
@@ -46,7 +46,7 @@ impl ObjectRow {
         Ok((data, ctype_time, meta_time))
     }
 
-    /// An object deleted at `time`.
+    /// A tombstone for an object deleted at `time`.
     pub fn tombstone(name: String, time: Timestamp, storage_policy_index: i64) -> Self {
         ObjectRow {
             name,
@@ -108,10 +108,9 @@ impl TryFrom<ObjectRecord> for ObjectRow {
     }
 }
 
-/// Puts into `new` what `old` has newer. False if that leaves nothing of `new`.
+/// Merges the newer parts of `old` into `new`. False if `new` contributes nothing.
 pub(super) fn keep_newest(new: &mut ObjectRow, old: &ObjectRow) -> bool {
-    // The size of what a manifest stands for goes with the data, though it is written into the
-    // content type.
+    // A manifest's total size belongs to the data, although it is stored in the content type.
     let (old_type, old_bytes) = extract_swift_bytes(&old.content_type);
     let (mut content_type, mut swift_bytes) = extract_swift_bytes(&new.content_type);
     let mut news = false;
@@ -176,7 +175,7 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// The row there is, a tombstone too.
+    /// The stored row, which may be a tombstone.
     pub fn object_row(&self, name: &str, storage_policy_index: i64) -> Result<Option<ObjectRow>> {
         let row = self
             .0
@@ -194,7 +193,8 @@ impl ContainerBroker<'_> {
         Ok(row)
     }
 
-    /// `deleted IN (0, 1)` makes SQLite use the index on (deleted, name), where there is one.
+    /// The query for this schema: `deleted IN (0, 1)` selects the index on (deleted, name), where
+    /// there is one.
     pub(super) fn by_name(&self, indexed: &'static str, plain: &'static str) -> &'static str {
         if self.0.schema.indexed {
             indexed

@@ -1,8 +1,7 @@
-//! What a container knows of its shards: which ranges there are, how far sharding has come, and
-//! the rows of a part of the namespace.
+//! A container's shards: their ranges, the state of sharding, and rows of a range of names.
 //!
-//! While it is being sharded a container has two files: the retiring one, whose rows are copied
-//! into shards, and `<hash>_<epoch>.db`, which takes what is new. Afterwards only that is left.
+//! While being sharded a container has two files: the retiring one, whose rows are copied into
+//! shards, and `<hash>_<epoch>.db`, which takes new rows. Afterwards only the latter remains.
 
 use std::path::{Path, PathBuf};
 
@@ -19,14 +18,14 @@ use crate::{IndexError, Result, connection, files};
 
 const SYSMETA: &str = "X-Container-Sysmeta-Shard-";
 
-/// How far the sharding of a container has come.
+/// State of a container's sharding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DbState {
     Unsharded,
-    /// Two files: rows are on their way to the shards.
+    /// Two files: rows are being copied to shards.
     Sharding,
     Sharded,
-    /// Was sharded, and its shards have been merged into it again.
+    /// Formerly sharded; its shards have been merged back.
     Collapsed,
 }
 
@@ -41,23 +40,23 @@ impl DbState {
     }
 }
 
-/// Which shard ranges are wanted. Empty texts and lists are no condition.
+/// Query of shard ranges. Empty texts and lists impose no condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeQuery {
     pub marker: String,
     pub end_marker: String,
-    /// Only the range that has this name; markers do not count then.
+    /// Only the range that contains this name; markers are ignored.
     pub includes: Option<String>,
     pub reverse: bool,
     pub include_deleted: bool,
     pub states: Vec<State>,
-    /// The container's own range too.
+    /// Includes the container's own range.
     pub include_own: bool,
-    /// What the ranges leave open at the end is covered by the container itself.
+    /// Adds the container itself for names beyond the last range.
     pub fill_gaps: bool,
 }
 
-/// A range yet to be named.
+/// A candidate range without a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundRange {
     pub index: usize,
@@ -66,50 +65,50 @@ pub struct FoundRange {
     pub object_count: i64,
 }
 
-/// How a container is to be cut.
+/// Parameters of the search for shard bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub rows_per_shard: i64,
-    /// The last shard has no fewer rows.
+    /// Minimum rows of the last shard.
     pub minimum_rows: i64,
-    /// Ranges found at once; none: all.
+    /// Maximum ranges per call; none is unlimited.
     pub limit: Option<usize>,
 }
 
-/// Rows of a part of the namespace, page by page.
+/// Query of rows in a range of names, by page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RowsQuery {
-    /// Names above this one …
+    /// Exclusive lower bound of names.
     pub lower: String,
-    /// … and up to this one; empty: to the end.
+    /// Inclusive upper bound; empty is unbounded.
     pub upper: String,
     pub deleted: bool,
-    /// Only rows after this one.
+    /// Only rows with a higher row number.
     pub since_row: i64,
-    /// The last row of the page before.
+    /// Last row of the previous page.
     pub after: Option<(String, i64)>,
     pub limit: usize,
 }
 
-/// The epoch of a file's name.
+/// Epoch in a file's name.
 pub(crate) fn epoch_of(file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
     stem.split_once('_').map(|(_, epoch)| epoch.to_owned())
 }
 
 impl ContainerBroker<'_> {
-    /// Where the database is.
+    /// Path of the database file.
     pub fn file(&self) -> PathBuf {
         self.0.conn.path().unwrap_or_default().into()
     }
 
-    /// All files there are of this database, oldest first.
+    /// All files of this database, oldest first.
     fn files(&self) -> Result<Vec<PathBuf>> {
         let file = self.file();
         files::db_files(file.parent().unwrap_or(&file), &self.0.key.hash.hex())
     }
 
-    /// The epoch of the file: none where the container was never sharded.
+    /// Epoch of the file; none if the container was never sharded.
     pub fn db_epoch(&self) -> Option<String> {
         epoch_of(&self.file())
     }
@@ -130,7 +129,7 @@ impl ContainerBroker<'_> {
         }
     }
 
-    /// State, and counts that are not those of this file's own rows.
+    /// Sets the state, and totals that come from the retiring file or the shards.
     pub(super) fn add_shard_facts(&self, info: &mut ContainerInfo) -> Result<()> {
         let state = self.db_state()?;
         info.db_state = state.name();
@@ -147,14 +146,14 @@ impl ContainerBroker<'_> {
         Ok(())
     }
 
-    /// No objects in the retiring file, nor in a root's shards.
+    /// Whether the retiring file and a root's shards have no objects.
     pub(super) fn is_empty_beyond(&self) -> Result<bool> {
         let source_is_empty = self.with_source(|source| source.is_empty_itself())?;
         let in_shards = source_is_empty && self.is_sharding_initiated()? && self.is_root()?;
         Ok(source_is_empty && !(in_shards && self.shard_usage()?.0 > 0))
     }
 
-    /// Objects and bytes of all shards.
+    /// Objects and bytes in all shards.
     pub fn shard_usage(&self) -> Result<(i64, i64)> {
         let ranges = self.list_shard_ranges(&RangeQuery {
             states: State::COUNTED.to_vec(),
@@ -165,13 +164,13 @@ impl ContainerBroker<'_> {
         Ok((objects, bytes))
     }
 
-    /// Runs `f` on the file whose rows are to be listed and cleaved: the retiring one while there
-    /// is one, else this.
+    /// Runs `f` on the file whose rows are listed and cleaved: the retiring one if there is one,
+    /// else this one.
     pub fn with_source<T>(&self, f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>) -> Result<T> {
         match self.retiring()? {
             Some(file) => {
                 let conn = connection::open_reader(&file, self.0.config)?;
-                // Only who writes it knows whether its log is sound.
+                // Only the writer knows whether the log is sound.
                 connection::set_log_stays(&conn, true)?;
                 f(&self.on(&conn, false)?).map_err(|error| error.at(&file))
             }
@@ -188,7 +187,7 @@ impl ContainerBroker<'_> {
             return f(self);
         };
         let conn = connection::open_writer(&file, self.0.config)?;
-        // Few transactions are made here: each is synced by SQLite itself.
+        // Transactions are rare here: SQLite syncs each by itself.
         conn.pragma_update(None, "synchronous", "FULL")?;
         conn.execute_batch("BEGIN IMMEDIATE")?;
         let value = f(&self.on(&conn, false)?).map_err(|error| error.at(&file))?;
@@ -197,7 +196,7 @@ impl ContainerBroker<'_> {
         Ok(value)
     }
 
-    /// The file whose rows go into shards, beside this one.
+    /// The retiring file beside this one, if any.
     fn retiring(&self) -> Result<Option<PathBuf>> {
         if !self.0.schema.has_epoch {
             return Ok(None);
@@ -226,7 +225,7 @@ impl ContainerBroker<'_> {
         }))
     }
 
-    /// The container's own range; one of the whole namespace where there is none.
+    /// The container's own range; by default the whole namespace.
     pub fn own_shard_range(&self) -> Result<ShardRange> {
         let name = self.own_name()?;
         if let Some(own) = self.stored_own_shard_range()? {
@@ -237,7 +236,7 @@ impl ContainerBroker<'_> {
         Ok(own)
     }
 
-    /// None: it was never written.
+    /// The container's own range, if one is stored.
     pub fn stored_own_shard_range(&self) -> Result<Option<ShardRange>> {
         match self.has_shard_table()? {
             true => self.shard_range(&self.own_name()?),
@@ -245,7 +244,7 @@ impl ContainerBroker<'_> {
         }
     }
 
-    /// Sharding has begun and is not over.
+    /// Whether sharding has begun and is not complete.
     pub fn is_sharding_required(&self) -> Result<bool> {
         match self.db_state()? {
             DbState::Sharding => Ok(true),
@@ -254,7 +253,7 @@ impl ContainerBroker<'_> {
         }
     }
 
-    /// In the order of their upper bounds.
+    /// Shard ranges in the order of their upper bounds.
     pub fn list_shard_ranges(&self, query: &RangeQuery) -> Result<Vec<ShardRange>> {
         let (marker, end_marker) = match query.reverse {
             true => (&query.end_marker, &query.marker),
@@ -317,7 +316,7 @@ impl ContainerBroker<'_> {
         Ok(ranges)
     }
 
-    /// The container itself, for what is behind the last range.
+    /// The container itself as a range, from the end of the last range.
     fn filler(
         &self,
         last: Option<&ShardRange>,
@@ -337,7 +336,7 @@ impl ContainerBroker<'_> {
         Ok(Some(own))
     }
 
-    /// Asks for sharding: the own range begins a new epoch.
+    /// Starts sharding: the own range gets a new epoch.
     pub fn enable_sharding(&self, epoch: Timestamp) -> Result<ShardRange> {
         let mut own = self.own_shard_range()?;
         own.set_state_at(State::Sharding, epoch);
@@ -346,7 +345,7 @@ impl ContainerBroker<'_> {
         Ok(own)
     }
 
-    /// Where to cut, from behind the ranges there are on. True: the last one was found.
+    /// Searches for shard bounds after the existing ranges. True with the last range.
     pub fn find_shard_ranges(
         &self,
         cut: Cut,
@@ -359,7 +358,7 @@ impl ContainerBroker<'_> {
         }
         let own = self.own_shard_range()?;
         let mut at = own.lower.clone();
-        // Counts of ranges that have changed since they were found say nothing of the rows left.
+        // Ranges changed since they were found have counts unrelated to the remaining rows.
         let mut done = Some(0);
         if let Some(last) = existing.last() {
             done = existing
@@ -401,7 +400,7 @@ impl ContainerBroker<'_> {
         })
     }
 
-    /// The name of the object that is so many objects behind `after`.
+    /// Name of the object `count` objects after `after`.
     fn name_at(&self, after: &str, count: i64) -> Result<Option<String>> {
         let sql = "SELECT name FROM object WHERE deleted = 0 AND name > ?
                    ORDER BY name LIMIT 1 OFFSET ?";
@@ -413,7 +412,7 @@ impl ContainerBroker<'_> {
         Ok(row.optional()?)
     }
 
-    /// Rows of all policies, in the order of their names.
+    /// Rows of all policies in the order of their names.
     pub fn rows_between(&self, query: &RowsQuery) -> Result<Vec<ObjectRecord>> {
         let (name, row) = match &query.after {
             Some((name, row)) => (name.as_str(), *row),
@@ -449,7 +448,7 @@ impl ContainerBroker<'_> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Removes the rows of a part of the namespace for good, up to this row.
+    /// Deletes the rows of a range of names, up to a row number; leaves no tombstones.
     pub fn remove_rows(&self, lower: &str, upper: &str, max_row: i64) -> Result<usize> {
         let sql = "DELETE FROM object WHERE deleted IN (0, 1) AND name > ?1
                    AND (?2 = '' OR name <= ?2) AND ROWID <= ?3";
@@ -462,7 +461,7 @@ impl ContainerBroker<'_> {
         Ok(self.0.conn.query_row(sql, [], |row| row.get(0))?)
     }
 
-    /// Facts about sharding that are kept in the metadata: name without its prefix, value, time.
+    /// Sharding metadata: name without its prefix, value, time.
     pub fn sharding_sysmeta(&self) -> Result<Vec<(String, String, String)>> {
         let metadata = self.metadata()?;
         let ours = metadata.iter().filter_map(|(name, value, time)| {
@@ -472,11 +471,11 @@ impl ContainerBroker<'_> {
         Ok(ours.collect())
     }
 
-    /// The empty value removes.
+    /// Sets an item of the sharding metadata; an empty value removes it.
     pub fn set_sharding_sysmeta(&self, name: &str, value: &str) -> Result<()> {
         let name = format!("{SYSMETA}{name}");
         let now = self.0.config.now();
-        // Two changes of one moment are still one after the other.
+        // Two changes in the same instant must still be ordered.
         let next = match self.metadata()?.get(&name) {
             Some((_, before)) => now.max(timestamp(before).plus_ticks(1)),
             None => now,
@@ -484,7 +483,7 @@ impl ContainerBroker<'_> {
         self.update_metadata([(&*name, value, &*next.internal())], false)
     }
 
-    /// The `account/container` that a shard says is its root.
+    /// The root's `account/container` as stored in a shard's metadata.
     pub(crate) fn root_sysmeta(&self) -> Result<Option<String>> {
         let metadata = self.metadata()?;
         let value = |name: &str| {
@@ -497,7 +496,7 @@ impl ContainerBroker<'_> {
             .or_else(|| value("X-Container-Sysmeta-Shard-Root")))
     }
 
-    /// The container that clients know: `account/container`.
+    /// The root container: `account/container`.
     pub fn root_name(&self) -> Result<String> {
         match self.root_sysmeta()? {
             Some(root) if root.split('/').count() == 2 => Ok(root),

@@ -1,5 +1,5 @@
-//! Transactions that are committed and not yet on disk. A write thread makes those of all databases that
-//! wait for it, then syncs once for all of them, and only then tells those who wait.
+//! Commits that wait for their sync. A write thread commits transactions of all queued databases,
+//! syncs once for all, and then notifies the waiters.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::Update;
 use crate::held::{Held, SyncWeight};
 use crate::{IndexError, Result};
 
-/// A transaction that is committed, but not yet on disk.
+/// A committed transaction that is not durable yet.
 pub(crate) struct Commit {
     pub(crate) file: Arc<Path>,
     pub(crate) held: Arc<Held>,
@@ -21,16 +21,16 @@ pub(crate) struct Commit {
     pub(crate) waiting: Vec<(Box<dyn Update>, Result<()>)>,
 }
 
-/// The log that a sync must reach.
+/// The log that a sync must cover.
 pub(crate) enum CommitLog {
-    /// SQLite's own, beside the file; whether its name in its folder is on disk, too.
+    /// SQLite's log, beside the file; the flag says whether its name is durable.
     Wal(Arc<AtomicBool>),
-    /// The pending file; whether its size, and its name in its folder, are on disk, too.
+    /// The pending file; the flag says whether its size and its name are durable.
     Pending(Arc<SyncedFile>, Arc<AtomicBool>),
 }
 
 impl Commit {
-    /// Everything that must be on disk before anybody is told.
+    /// The sync set that must be durable before waiters are notified.
     fn set(&self) -> SyncSet {
         let held = &self.held;
         match &self.log {
@@ -51,7 +51,7 @@ impl Commit {
     }
 }
 
-/// Everything that must be on disk before anybody is told of these. `None`: nothing.
+/// The union of the commits' sync sets; `None` if nothing needs a sync.
 pub(crate) fn set_of(commits: &[Commit]) -> Option<SyncSet> {
     let mut sets = commits.iter().map(Commit::set);
     let mut set = sets.next()?;
@@ -59,13 +59,13 @@ pub(crate) fn set_of(commits: &[Commit]) -> Option<SyncSet> {
     Some(set)
 }
 
-/// The sync of these has failed: before the first hears of it, who may try again at once.
+/// Marks all databases as failed before any waiter is notified, which may retry at once.
 pub(crate) fn fail_all(commits: &[Commit], error: &io::Error) {
     commits.iter().for_each(|commit| commit.held.fail(error));
 }
 
-/// Tells everyone what came of the sync.
-pub(crate) fn tell_all(commits: Vec<Commit>, synced: std::result::Result<(), &io::Error>) {
+/// Notifies all waiters of the sync's result.
+pub(crate) fn complete_all(commits: Vec<Commit>, synced: std::result::Result<(), &io::Error>) {
     for commit in commits {
         let failed = |error: &io::Error| match error.raw_os_error() {
             Some(number) => IndexError::io(&commit.file, io::Error::from_raw_os_error(number)),
@@ -89,7 +89,7 @@ pub(crate) fn tell_all(commits: Vec<Commit>, synced: std::result::Result<(), &io
     }
 }
 
-/// Syncs what has been committed to an exclusive database at once.
+/// Syncs commits of an exclusive database at once.
 pub(crate) fn sync_now(held: &Held, weight: SyncWeight, is_named: &AtomicBool) -> io::Result<()> {
     if Plant::PendingTooSoon.is_on() {
         return Ok(());

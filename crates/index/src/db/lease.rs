@@ -1,7 +1,7 @@
-//! Leases: somebody uses an open database. It is neither closed nor forgotten while there is one.
+//! Leases: reference counts on an open database, which is not closed while leased.
 //!
-//! They are taken under the lock of the pool's table of open databases, under which it is also decided
-//! to close one: a database without a lease has none when it leaves the table.
+//! A lease is taken under the lock of the pool's table of open databases, as is the decision to
+//! close one: a database leaves the table only without leases.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Db;
 
-/// The use of a database, until it is dropped.
+/// A reference to a database in use, counted until dropped.
 pub(crate) struct Lease {
-    // Let go of first: when nobody is counted any more, nobody holds the database open.
+    // Dropped first: when the count reaches zero, no lease keeps the database open.
     db: Arc<Db>,
     count: Counted,
 }
@@ -33,7 +33,7 @@ impl Drop for Counted {
 }
 
 impl Lease {
-    /// To be called with the pool's table locked, or with another lease.
+    /// Takes a lease; the caller has the pool's table locked, or another lease.
     pub(crate) fn of(db: &Arc<Db>) -> Self {
         Lease {
             count: Counted::new(&db.leases),
@@ -41,8 +41,8 @@ impl Lease {
         }
     }
 
-    /// Whether nobody else uses it.
-    pub(crate) fn is_the_only(&self) -> bool {
+    /// Whether this is the only lease.
+    pub(crate) fn is_sole(&self) -> bool {
         self.count.0.load(Ordering::Acquire) == 1
     }
 }
@@ -62,7 +62,7 @@ impl Deref for Lease {
 }
 
 impl Db {
-    /// Whether somebody uses it.
+    /// Whether any lease exists.
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::Acquire) > 0
     }

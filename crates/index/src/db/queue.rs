@@ -1,4 +1,4 @@
-//! The queue of a database's updates, of which all that wait become one transaction.
+//! Queue of a database's updates; all that wait become one transaction.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use super::{Db, Update, lock};
 use crate::IndexError;
 
-/// How long a batch waits for more: a fraction of what a sync takes.
+/// Maximum wait of a batch for more updates: a fraction of a sync's time.
 const GATHER_MAX: Duration = Duration::from_micros(100);
 
 #[derive(Default)]
 pub(crate) struct Queue {
     pub(crate) updates: VecDeque<Box<dyn Update>>,
-    /// A thread has been asked to empty it.
+    /// Whether a thread has been scheduled to drain it.
     pub(crate) draining: bool,
-    /// How many updates the last two batches had.
+    /// Sizes of the last two batches.
     last: [usize; 2],
-    /// A thread waits for so many.
+    /// Number of updates that a thread waits for.
     awaited: Option<usize>,
 }
 
 impl Queue {
-    /// The updates of the next transaction.
+    /// Takes the updates of the next transaction.
     pub(super) fn take(&mut self, most: usize) -> Vec<Box<dyn Update>> {
         let count = self.updates.len().min(most.max(1));
         self.last = [self.last[1], count];
@@ -36,9 +36,9 @@ impl Queue {
 }
 
 impl Db {
-    /// Waits a moment for as many updates as came lately. Their clients were all told at once and
-    /// come back at about the same time: a sync that begins with the first of them makes the
-    /// others wait for two.
+    /// Waits briefly for as many updates as recent batches had. Their clients were notified
+    /// together and return at about the same time: a sync that started with the first would make
+    /// the others wait for two.
     pub(crate) fn gather(&self) {
         let mut queue = lock(&self.queue);
         let count = queue.last.iter().sum::<usize>() / 2;
@@ -52,7 +52,7 @@ impl Db {
         }
     }
 
-    /// Tells all whose updates wait that nothing comes of them: there is nobody to make them.
+    /// Fails all queued updates: no thread can apply them.
     pub(crate) fn refuse_all(&self, error: impl Fn() -> IndexError) {
         let refused = {
             let mut queue = lock(&self.queue);
@@ -64,7 +64,7 @@ impl Db {
         }
     }
 
-    /// Is there anything to drain? If not, whoever queues the next update asks a thread.
+    /// Whether updates are queued. If not, the next to queue one schedules a thread.
     pub(crate) fn has_more(&self) -> bool {
         let mut queue = lock(&self.queue);
         queue.draining = !queue.updates.is_empty();

@@ -1,10 +1,11 @@
-//! One entry of a pending file: a `:` and the base64 of a pickled tuple (protocol 2):
-//! * container: `(name, created_at, size, content_type, etag, deleted[, policy index
-//!   [, content-type time[, metadata time]]])`
-//! * account: `(name, put_timestamp, delete_timestamp, object_count, bytes_used, deleted
-//!   [, policy index])`
+//! Format of one entry of a pending file: a `:` and the base64 of a pickled tuple (protocol 2), as
+//! in Swift:
+//! * container: `(name, created_at, size, content_type, etag, deleted[, policy index [,
+//!   content-type time[, metadata time]]])`
+//! * account: `(name, put_timestamp, delete_timestamp, object_count, bytes_used, deleted [, policy
+//!   index])`
 //!
-//! Colons alone are no entry: whoever reads the file passes over them.
+//! Colons alone are padding, and skipped.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +13,7 @@ use cairn_formats::pickle::{self, Value};
 
 use crate::{ContainerRow, ObjectRow};
 
-/// The tuples of a file; none for an entry that makes no sense.
+/// Tuples of a file; none for an invalid entry.
 pub(super) fn tuples(text: &[u8]) -> impl Iterator<Item = Option<Value>> {
     let entries = text.split(|byte| *byte == b':').filter(|e| !e.is_empty());
     entries.map(|entry| pickle::loads(&STANDARD.decode(entry).ok()?).ok())
@@ -73,7 +74,7 @@ fn text(fields: &[Value], at: usize) -> Option<String> {
     fields.get(at)?.as_str().map(str::to_owned)
 }
 
-/// Account rows have counts as the text of a header.
+/// An integer; account rows have counts as text of a header.
 fn integer(fields: &[Value], at: usize) -> Option<i64> {
     match fields.get(at)? {
         Value::Bool(yes) => Some(i64::from(*yes)),
@@ -121,7 +122,7 @@ mod tests {
             .map(|tuple| object_row(&tuple.unwrap()).unwrap())
             .collect();
         assert_eq!(rows, [row, gone]);
-        // What a power cut leaves of an entry is none.
+        // A prefix, as left by a power cut, is not an entry.
         for end in 4..text.len() - 3 {
             let whole = tuples(&text.as_bytes()[..end]).flatten().count();
             assert!(whole <= 1, "{end}");

@@ -1,9 +1,8 @@
-//! Entry point of the fuzz target for pending files; also run over its seeds by a test.
+//! Entry point of the fuzz target for pending files; a test runs it over its seeds.
 
 use super::entry;
 
-/// A pending file, of a container or of an account: a row that is read is the same when it was
-/// written again.
+/// Parses a container's or account's pending file; each row must survive a round trip.
 pub fn pending(input: &[u8]) {
     for tuple in entry::tuples(input).flatten() {
         let _ = entry::container_row(&tuple);

@@ -1,14 +1,12 @@
-//! What we write to a pending file. A container that gets row after row is told each by an
-//! appended entry and its sync, which costs a fraction of a transaction; hundreds of rows are
-//! then merged by one.
+//! The pending file as a log of rows. Appending an entry and syncing it costs a fraction of a
+//! transaction; hundreds of rows are then merged by one.
 //!
-//! * Of a shared database entries are appended, under the lock of the folder, as Swift's servers do.
-//! * Of an exclusive one the file is made of colons, which stand for no entry, and written in
-//!   place: its size does not change, so that a sync writes the entries alone and nothing of the
-//!   file system's. Entries that are merged become colons again, and are synced, before others
-//!   take their place: what a power cut leaves of a write is then an entry cut short by colons,
-//!   never one mixed from two. It has two halves: while one, full, is merged, entries go to the
-//!   other.
+//! * In a shared database entries are appended under the folder's lock, as by Swift's servers.
+//! * In an exclusive one the file is preallocated with colons, which are padding, and written in
+//!   place: its size does not change, so a sync writes the entries alone and no file-system
+//!   metadata. Merged entries become colons again, synced before others take their place: a torn
+//!   write then leaves an entry cut short by colons, never a mix of two. The file has two halves:
+//!   while a full one is merged, entries go to the other.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -24,13 +22,13 @@ use crate::db::commit::CommitLog;
 use crate::held::{Held, SyncWeight};
 use crate::{IndexError, ObjectRow, Result, files};
 
-/// A disk's least write: what has been acknowledged is not written again with what follows.
-const ALIGN: usize = 512;
-const FILL: u8 = b':';
-/// What the sync of a whole half costs, in syncs of an entry.
+/// Minimum write size of a disk, in bytes: acknowledged entries are not rewritten with later ones.
+const SECTOR_BYTES: usize = 512;
+const FILL_BYTE: u8 = b':';
+/// Cost of syncing a whole half, in syncs of an entry.
 const FILL_WEIGHT: SyncWeight = SyncWeight::Of(4);
 
-/// The entries of rows.
+/// Entries of these rows.
 pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> String {
     let mut text = String::with_capacity(4096);
     for row in rows {
@@ -42,16 +40,16 @@ pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Stri
 /// The pending file of one open database.
 pub(crate) struct Log {
     file: Arc<LogFile>,
-    /// Its size, and its name in the folder, are on disk.
+    /// Whether its size and its name are durable.
     is_named: Arc<AtomicBool>,
     is_in_place: bool,
-    /// Of a half, or of a shared database's file.
+    /// Capacity of a half, or of a shared database's file.
     bytes_max: usize,
-    /// Where entries go.
+    /// The half that takes entries.
     half: Half,
-    /// The half that is full, until it has been merged.
+    /// The full half, until it is merged.
     full: Option<Half>,
-    /// Of a shared database: all that we wrote, to tell whether that is all there is.
+    /// For a shared database: all bytes written by us, to detect those of others.
     written: Vec<u8>,
 }
 
@@ -62,12 +60,12 @@ struct LogFile {
 }
 
 struct Half {
-    /// Its place in the file.
+    /// Offset in the file.
     start: usize,
     used: usize,
-    /// What the entries stand for, as far as readers do not see it yet.
+    /// Rows of the entries that readers do not see yet.
     rows: Vec<ObjectRow>,
-    /// When the first entry was written.
+    /// Time of the first entry.
     since: Instant,
 }
 
@@ -90,7 +88,7 @@ impl Half {
     }
 }
 
-/// Entries that have been merged.
+/// Extent of merged entries.
 pub(crate) struct Merged {
     file: Arc<LogFile>,
     start: usize,
@@ -98,7 +96,7 @@ pub(crate) struct Merged {
 }
 
 impl Log {
-    /// Opens the file; what is pending has been merged.
+    /// Opens the file, whose pending entries have been merged.
     pub(crate) fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
         let path = super::pending_path(db_file);
         let opened = OpenOptions::new()
@@ -106,7 +104,7 @@ impl Log {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(files::PRIVATE)
+            .mode(files::PRIVATE_FILE_MODE)
             .open(&path);
         let file = opened.map_err(|error| IndexError::io(&path, error))?;
         let file = LogFile {
@@ -114,7 +112,7 @@ impl Log {
             file: held.synced(file),
             held: Arc::clone(held),
         };
-        let bytes_max = config.pending_bytes.next_multiple_of(ALIGN);
+        let bytes_max = config.pending_bytes.next_multiple_of(SECTOR_BYTES);
         if config.exclusive {
             file.fill(0, 2 * bytes_max)?;
         }
@@ -129,7 +127,7 @@ impl Log {
         })
     }
 
-    /// What a sync of its entries must reach.
+    /// The log that a sync of its entries must cover.
     pub(crate) fn to_sync(&self) -> CommitLog {
         CommitLog::Pending(Arc::clone(&self.file.file), Arc::clone(&self.is_named))
     }
@@ -138,21 +136,21 @@ impl Log {
         self.half.used == 0 && self.full.is_none()
     }
 
-    /// Since when it has entries.
+    /// Time of the oldest entry.
     pub(crate) fn since(&self) -> Option<Instant> {
         let half = self.full.as_ref().unwrap_or(&self.half);
         (!self.is_empty()).then_some(half.since)
     }
 
-    /// Is there room for entries of so many bytes? An empty log has none for what is too long
-    /// for any.
+    /// Whether entries of this size fit. An entry too long for any log does not fit an empty one
+    /// either.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.half.used + bytes < self.bytes_max
     }
 
-    /// Goes on in the other half, if there is one and it is free: what is in this one is to be
-    /// merged meanwhile.
-    pub(crate) fn turn(&mut self) -> bool {
+    /// Switches to the other half, if there is one and it is free; the current one is then to be
+    /// merged.
+    pub(crate) fn switch_half(&mut self) -> bool {
         if !self.is_in_place || self.full.is_some() || self.half.used == 0 {
             return false;
         }
@@ -161,8 +159,8 @@ impl Log {
         true
     }
 
-    /// Writes entries, not yet synced. False: others have written there meanwhile, and what is
-    /// pending must be merged first.
+    /// Writes entries without a sync. False if other processes wrote there; pending entries must be
+    /// merged first.
     pub(crate) fn append(&mut self, text: &str) -> Result<bool> {
         if self.half.used == 0 {
             self.half.since = Instant::now();
@@ -170,14 +168,14 @@ impl Log {
         let at = self.half.start + self.half.used;
         if self.is_in_place {
             let written = self.file.write_at(text.as_bytes(), at);
-            // What is there of it now is not to be mixed with other entries.
+            // A partial write must not be mixed with other entries.
             written.inspect_err(|_| self.half.used = self.bytes_max)?;
             let end = self.half.used + text.len();
-            self.half.used = end.next_multiple_of(ALIGN);
+            self.half.used = end.next_multiple_of(SECTOR_BYTES);
             return Ok(true);
         }
         let path = &self.file.path;
-        let _lock = files::lock_folder(path.parent().unwrap_or(path), super::PATIENCE)?;
+        let _lock = files::lock_folder(path.parent().unwrap_or(path), super::LOCK_TIMEOUT)?;
         let meta = self.file.file.file.metadata();
         let meta = meta.map_err(|error| IndexError::io(path, error))?;
         if meta.nlink() == 0 || meta.len() != at as u64 {
@@ -189,18 +187,18 @@ impl Log {
         Ok(true)
     }
 
-    /// What the entries just written stand for.
+    /// Adds the rows of the entries just written.
     pub(crate) fn add_rows(&mut self, rows: Vec<ObjectRow>) {
         self.half.rows.extend(rows);
     }
 
-    /// Are there rows that readers do not see yet?
+    /// Whether there are rows that readers do not see yet.
     pub(crate) fn has_rows(&self) -> bool {
         let mut halves = self.full.iter().chain([&self.half]);
         halves.any(|half| !half.rows.is_empty())
     }
 
-    /// Rows that readers do not see yet; whoever takes them shows them.
+    /// Takes the rows that readers do not see yet; the caller makes them visible.
     pub(crate) fn take_rows(&mut self) -> Vec<ObjectRow> {
         let full = self.full.as_mut().map(|full| &mut full.rows);
         let mut rows = full.map(std::mem::take).unwrap_or_default();
@@ -208,24 +206,24 @@ impl Log {
         rows
     }
 
-    /// Of the full half: the rows that readers do not see yet, and what is to be cleared when
-    /// they are merged.
+    /// Takes the full half's rows that readers do not see yet, and the extent to clear once they
+    /// are merged.
     pub(crate) fn take_full(&mut self) -> Option<(Vec<ObjectRow>, Merged)> {
         let full = self.full.as_mut()?;
         Some((std::mem::take(&mut full.rows), full.merged(&self.file)))
     }
 
-    /// The full half has been cleared.
+    /// Marks the full half as cleared.
     pub(crate) fn full_is_clear(&mut self) {
         self.full = None;
     }
 
-    /// Of a shared database: what this process wrote, and the rows it stands for.
+    /// For a shared database: the bytes written by this process, and their rows.
     pub(crate) fn ours(&self) -> (&[u8], &[ObjectRow]) {
         (&self.written, &self.half.rows)
     }
 
-    /// Everything in it has been merged and is on disk.
+    /// Clears the log; all entries are merged and durable.
     pub(crate) fn clear(&mut self) -> Result<()> {
         if let Some((_, merged)) = self.take_full() {
             merged.clear(FILL_WEIGHT)?;
@@ -239,7 +237,7 @@ impl Log {
         Ok(())
     }
 
-    /// Leaves an empty file behind, as Swift does.
+    /// Leaves an empty file, as Swift does.
     pub(crate) fn close(self) -> Result<()> {
         if self.is_in_place {
             let cut = self.file.file.file.set_len(0);
@@ -250,7 +248,7 @@ impl Log {
 }
 
 impl Merged {
-    /// What they were merged into is on disk: they become colons.
+    /// Overwrites the entries with colons; their rows are durable in the database.
     pub(crate) fn clear(&self, weight: SyncWeight) -> Result<()> {
         let LogFile { path, file, held } = &*self.file;
         self.file.fill(self.start, self.used)?;
@@ -261,7 +259,7 @@ impl Merged {
 
 impl LogFile {
     fn fill(&self, start: usize, bytes: usize) -> Result<()> {
-        self.write_at(&vec![FILL; bytes], start)
+        self.write_at(&vec![FILL_BYTE; bytes], start)
     }
 
     fn write_at(&self, bytes: &[u8], at: usize) -> Result<()> {

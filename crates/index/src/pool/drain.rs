@@ -1,5 +1,5 @@
-//! The operation that makes one transaction of a database's waiting updates: it is committed, synced
-//! together with those of other databases, and everyone is told.
+//! Operation of the write lane that drains a database's queue: one transaction, synced together
+//! with those of other databases; then waiters are notified.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,13 +12,13 @@ use crate::db::Lease;
 use crate::db::commit::{self, Commit};
 use crate::device::{Databases, Device};
 
-/// A database's waiting updates on their way. By the time of its commit's sync what is queued is for the
-/// next one: a database has one at a time.
+/// One database's drain. Updates queued before its commit's sync belong to the next drain: a
+/// database has one at a time.
 pub(crate) struct Drain {
     inner: Arc<Inner>,
     device: Arc<Device>,
     db: Lease,
-    /// Its commits, once they wait for their sync.
+    /// Its commits, while they wait for their sync.
     commits: Option<Vec<Commit>>,
     has_ended: bool,
 }
@@ -34,8 +34,8 @@ impl Drain {
         })
     }
 
-    /// Has the updates that came meanwhile drained: by another thread, perhaps.
-    fn go_on(&mut self) {
+    /// Schedules a drain of the updates queued meanwhile, perhaps on another thread.
+    fn schedule_next(&mut self) {
         self.has_ended = true;
         let (inner, device, db) = (&self.inner, &self.device, &self.db);
         if db.has_more() {
@@ -50,8 +50,8 @@ impl Drain {
 impl Operation<Databases> for Drain {
     fn advance(&mut self, (): &(), is_alone: bool) -> Advanced {
         if let Some(commits) = self.commits.take() {
-            self.go_on();
-            commit::tell_all(commits, Ok(()));
+            self.schedule_next();
+            commit::complete_all(commits, Ok(()));
             return Advanced::Ended(None);
         }
         let config = &self.inner.config;
@@ -61,7 +61,7 @@ impl Operation<Databases> for Drain {
         let commits = self.db.drain(config);
         if self.db.is_half_full() {
             let (inner, db) = (self.inner.clone(), self.db.clone());
-            let merge = move || db.or_say(|| db.merge_half(&inner.config));
+            let merge = move || db.or_log_error(|| db.merge_half(&inner.config));
             self.device.merge.push_rest(Box::new(merge));
         }
         match commit::set_of(&commits) {
@@ -70,7 +70,7 @@ impl Operation<Databases> for Drain {
                 Advanced::Sync(set)
             }
             None => {
-                self.go_on();
+                self.schedule_next();
                 Advanced::Ended(None)
             }
         }
@@ -82,8 +82,8 @@ impl Operation<Databases> for Drain {
 
     fn fail(&mut self, (): &(), error: &io::Error) {
         let commits = self.commits.take().unwrap_or_default();
-        self.go_on();
-        commit::tell_all(commits, Err(error));
+        self.schedule_next();
+        commit::complete_all(commits, Err(error));
     }
 
     fn refuse(&mut self, error: &Infallible) {
@@ -92,7 +92,7 @@ impl Operation<Databases> for Drain {
 }
 
 impl Drop for Drain {
-    /// Without its end (it panicked, or there is no thread) nobody would come for those who wait.
+    /// Fails the waiters if the drain did not end (a panic, or no thread).
     fn drop(&mut self) {
         if !self.has_ended {
             self.db.refuse_all(|| self.inner.refused("a write thread"));

@@ -1,7 +1,7 @@
-//! Whole database files: sent, received in a device's `tmp` folder, put in place, removed.
+//! Whole database files: sent, received in a device's `tmp` folder, installed, removed.
 //!
-//! A file that is received takes its place by one rename; while that happens no update of ours
-//! is written, and, as the database that is replaced is locked, none of another process.
+//! A received file is installed by one rename; meanwhile the write lock excludes our updates and a
+//! lock on the replaced database those of other processes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,19 @@ use crate::held::wal_path;
 use crate::migrate::migrate;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, Result, connection, files};
 
-/// Rows merged at once into a received file.
+/// Rows per transaction when merging into a received file.
 const PAGE_ROWS: usize = 1000;
 
-/// What became of a received file.
+/// Result of installing a received file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     Done,
-    /// The file, or what it should be merged with, is not there; or what it should not replace is.
+    /// Refused for now: a file is missing, the target exists, or the database is being sharded
+    /// or read.
     NotNow,
 }
 
-/// Names of files in `tmp` come from other servers.
+/// Path of a received file; names come from other servers and are validated.
 pub(crate) fn received_path(db: &Db, config: &IndexConfig, name: &str) -> Result<PathBuf> {
     let plain = !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
     if !plain {
@@ -38,8 +39,8 @@ pub(crate) fn received_path(db: &Db, config: &IndexConfig, name: &str) -> Result
 }
 
 impl Db {
-    /// A received file becomes the database; there must be none. `file_name`: what the sender
-    /// calls it, `<hash>.db` or `<hash>_<epoch>.db`.
+    /// Installs a received file as the database, which must not exist. `file_name` is its name at
+    /// the sender: `<hash>.db` or `<hash>_<epoch>.db`.
     pub(crate) fn take_received(
         &self,
         config: &IndexConfig,
@@ -63,8 +64,7 @@ impl Db {
             return Ok(Received::NotNow);
         }
         self.with_received(config, &received, |broker| broker.become_own(name))?;
-        // A folder that is new nobody is about to remove: no lock, and as with Swift's programs no
-        // file of one.
+        // A new folder cannot be in removal: no lock, and as with Swift's programs no lock file.
         let is_new = !dir.exists();
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
         let _lock = match is_new {
@@ -72,7 +72,7 @@ impl Db {
             false => Some(files::lock_folder(&dir, config.lock_timeout)?),
         };
         self.forget(&mut writer);
-        // A log without its database would be taken for this one's.
+        // SQLite would take a leftover log for the new database's.
         let _ = fs::remove_file(wal_path(&to));
         sync_file(&received)?;
         if !files::rename_to_free(&received, &to)? {
@@ -82,8 +82,8 @@ impl Db {
         Ok(Received::Done)
     }
 
-    /// First part of replacing the database by a received file: gives that the rows we have. The
-    /// highest row it got.
+    /// First step of replacing the database by a received file: copies our rows there. Returns the
+    /// last ROWID copied.
     pub(crate) fn fill_received(&self, config: &IndexConfig, name: &str) -> Result<Option<i64>> {
         let received = received_path(self, config, name)?;
         if !received.exists() {
@@ -98,7 +98,7 @@ impl Db {
         })
     }
 
-    /// Second part: the rows that came since, what else the database knows, and the change.
+    /// Second step: copies newer rows and other state, then renames.
     pub(crate) fn replace_by_received(
         &self,
         config: &IndexConfig,
@@ -114,8 +114,8 @@ impl Db {
         if !received.exists() {
             return Ok(Received::NotNow);
         }
-        // From here on nothing is written to the log, which is to be empty: whoever opens the file
-        // that takes this one's place finds it beside that, and SQLite takes it for that one's.
+        // The log must be empty from here on: SQLite would take it for the log of the file
+        // installed under this name.
         if config.exclusive && !connection::empty_log(conn, config)? {
             return Ok(Received::NotNow);
         }
@@ -141,7 +141,7 @@ impl Db {
         Ok(Received::Done)
     }
 
-    /// A whole copy of the database at `to`, where no file is.
+    /// Writes a consistent copy to `to`, which must not exist.
     pub(crate) fn copy_to(&self, config: &IndexConfig, to: &Path) -> Result<()> {
         self.read(config, |broker| {
             broker.conn.pragma_update(None, "query_only", "OFF")?;
@@ -158,12 +158,12 @@ impl Db {
         files::make_folders(&device, &device.join("tmp"))
     }
 
-    /// As `copy_to`, in the device's `tmp` folder; and what the database's own file is called.
+    /// As `copy_to`, in the device's `tmp` folder; also returns the database's file name.
     pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<(PathBuf, String)> {
         let to = received_path(self, config, name)?;
         self.make_tmp(config)?;
         self.copy_to(config, &to).inspect_err(|_| {
-            // What was begun is of no use.
+            // Removes an incomplete copy.
             let _ = fs::remove_file(&to);
         })?;
         let file = self.read(config, |broker| {
@@ -173,8 +173,8 @@ impl Db {
         Ok((to, file))
     }
 
-    /// Works on a received file, all in one transaction, and leaves one synced file. A damaged
-    /// one is removed: its sender has the original.
+    /// Runs `f` on a received file in one transaction, and leaves one synced file. A damaged one is
+    /// removed: its sender has the original.
     fn with_received<T>(
         &self,
         config: &IndexConfig,
@@ -193,14 +193,14 @@ impl Db {
         };
         let worked = work().map_err(|error| error.at(path));
         if let Err(IndexError::Corrupt { .. }) = &worked {
-            // It is of no use to anyone.
+            // Unusable.
             let _ = fs::remove_file(path);
         }
         worked
     }
 
-    /// Removes the database for good if `may_go` says so of its last state. Nothing is written in
-    /// between. False if it stays.
+    /// Removes the database if `may_go` accepts its last state. Nothing is written in between.
+    /// False if it stays.
     pub(crate) fn remove_if(
         &self,
         config: &IndexConfig,
@@ -224,7 +224,7 @@ impl Db {
     }
 }
 
-/// A write lock on a database that is undone, never committed.
+/// Write lock on a database, released by a rollback.
 struct Locked<'c>(&'c Connection);
 
 impl<'c> Locked<'c> {
@@ -236,7 +236,7 @@ impl<'c> Locked<'c> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Nothing was written; a connection that cannot even undo that is dropped by its owner.
+        // Nothing was written; the owner drops a connection whose rollback fails.
         let _ = self.0.execute_batch("ROLLBACK");
     }
 }
@@ -247,7 +247,7 @@ fn put_in_place(received: &Path, to: &Path) -> Result<()> {
     files::sync_folder(to.parent().unwrap_or(to))
 }
 
-/// The highest row copied, or `since`.
+/// Copies rows; returns the highest ROWID copied, or `since`.
 fn copy_rows(from: Broker<'_>, to: Broker<'_>, since: i64) -> Result<i64> {
     let mut point = since;
     loop {

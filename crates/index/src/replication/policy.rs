@@ -1,7 +1,7 @@
-//! Which of two replicas of a container knows its storage policy.
+//! Resolution of a container's storage policy between replicas.
 //!
-//! Where neither was ever deleted and made again, the one that got its policy first is right; of
-//! containers that were, the one made again last; a deleted one yields to one that lives.
+//! If neither replica was deleted and recreated, the earliest policy wins; otherwise the latest
+//! recreation; a deleted replica yields to a live one.
 
 use std::cmp::Ordering;
 
@@ -10,18 +10,18 @@ use cairn_types::Timestamp;
 use super::{RemoteInfo, RemotePolicy, ReplicationInfo};
 use crate::broker::timestamp;
 
-/// What a replica of a container says of its life.
+/// A replica's evidence for its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyClaim {
     pub put: Timestamp,
     pub delete: Timestamp,
     pub status_changed: Timestamp,
-    /// Objects it holds.
+    /// Number of its objects.
     pub count: i64,
 }
 
 impl PolicyClaim {
-    /// `Less`: this replica's policy is the right one.
+    /// Ranks two claims; `Less` if this replica's policy wins.
     pub fn rank(&self, other: &PolicyClaim) -> Ordering {
         compare(self, other)
     }
@@ -55,7 +55,7 @@ pub(super) fn is_remote_better(
     compare(&ours, &theirs) == Ordering::Greater
 }
 
-/// Greater: theirs is the better one.
+/// Compares two claims; `Greater` if theirs wins.
 fn compare(ours: &PolicyClaim, theirs: &PolicyClaim) -> Ordering {
     match (ours.is_deleted(), theirs.is_deleted()) {
         (false, true) => return Ordering::Less,
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(compare(worse, better), Ordering::Greater);
             assert_eq!(compare(better, worse), Ordering::Less);
         }
-        // Made again before the other was deleted: not the last word.
+        // Recreated before the other was deleted: it does not win.
         let stale = side(7, 6, 7);
         assert_eq!(compare(&stale, &again_later), Ordering::Greater);
         assert_eq!(compare(&again_later, &stale), Ordering::Less);

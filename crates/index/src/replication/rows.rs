@@ -1,4 +1,4 @@
-//! Rows as replicas send them: JSON objects named like the columns, `ROWID` too.
+//! JSON of rows between replicas: objects with the columns' names, including `ROWID`.
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
@@ -9,20 +9,20 @@ use crate::{
     AccountBroker, ContainerBroker, ContainerRow, DbKind, IndexError, ObjectRow, Result, SyncPoint,
 };
 
-/// A run of rows in the order of their row numbers.
+/// Rows in the order of their ROWIDs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Of a container.
+    /// Rows of a container.
     Objects(Vec<ObjectRecord>),
-    /// Of an account.
+    /// Rows of an account.
     Containers(Vec<ContainerRecord>),
 }
 
-/// A row that makes no sense.
+/// An invalid row.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("row {number}: {reason}")]
 pub struct RowError {
-    /// Its place in the list, from 0.
+    /// Its index in the list, from 0.
     pub number: usize,
     pub reason: String,
 }
@@ -39,7 +39,7 @@ impl Rows {
         self.len() == 0
     }
 
-    /// The last row's number.
+    /// ROWID of the last row.
     pub fn last(&self) -> Option<i64> {
         match self {
             Rows::Objects(rows) => rows.last().map(|row| row.rowid),
@@ -118,7 +118,7 @@ fn container_record(row: &Map<String, Value>) -> Field<ContainerRecord> {
     })
 }
 
-/// A column that may be missing, or hold nothing, where there is a default.
+/// A text column; missing or null is `default`, if there is one.
 fn text(row: &Map<String, Value>, name: &str, default: Option<&str>) -> Field<String> {
     match (row.get(name), default) {
         (Some(Value::String(text)), _) => Ok(text.clone()),
@@ -128,7 +128,7 @@ fn text(row: &Map<String, Value>, name: &str, default: Option<&str>) -> Field<St
     }
 }
 
-/// Databases of less careful writers have numbers as text.
+/// A number column; text, which some older writers left, is converted.
 fn number(row: &Map<String, Value>, name: &str, default: Option<i64>) -> Field<i64> {
     let bad = || format!("expected a number in {name}");
     match (row.get(name), default) {
@@ -141,7 +141,7 @@ fn number(row: &Map<String, Value>, name: &str, default: Option<i64>) -> Field<i
 }
 
 impl Broker<'_> {
-    /// Rows, tombstones too, in the order they changed.
+    /// Rows including tombstones, by ROWID.
     pub fn replicated_rows_since(&self, start: i64, count: usize) -> Result<Rows> {
         Ok(match self.kind() {
             DbKind::Account => Rows::Containers(AccountBroker(*self).items_since(start, count)?),
@@ -149,7 +149,7 @@ impl Broker<'_> {
         })
     }
 
-    /// Merges rows of another replica; with its id it is noted how far its rows are known.
+    /// Merges rows of another replica; with its id, also advances its incoming sync point.
     pub fn merge_rows(&self, rows: Rows, source: Option<&str>) -> Result<()> {
         let last = rows.last();
         match rows {

@@ -1,4 +1,4 @@
-//! Shard ranges in a container's database, and how those that replicas send are merged.
+//! Shard ranges in a container's database, and the merge of those from replicas.
 
 use cairn_formats::shard::sort_ranges;
 use cairn_types::Timestamp;
@@ -39,12 +39,12 @@ pub(crate) const COLUMNS: &str =
     deleted, state, state_timestamp, epoch, reported, tombstones";
 
 impl ContainerBroker<'_> {
-    /// Databases of old releases have no such table, or one with fewer columns.
+    /// Whether the table has all columns; old releases have none, or fewer.
     pub(crate) fn has_shard_table(&self) -> Result<bool> {
         self.0.has_column("shard_range", "tombstones")
     }
 
-    /// The highest row number of the shard ranges, or -1.
+    /// Highest ROWID of the shard ranges, or -1.
     pub fn shard_max_row(&self) -> Result<i64> {
         let row = self
             .0
@@ -55,7 +55,7 @@ impl ContainerBroker<'_> {
         Ok(row.unwrap_or(-1))
     }
 
-    /// All ranges, deleted ones and the container's own too.
+    /// All ranges, including deleted ones and the container's own.
     pub fn shard_ranges(&self) -> Result<Vec<ShardRange>> {
         if !self.has_shard_table()? {
             return Ok(Vec::new());
@@ -68,8 +68,8 @@ impl ContainerBroker<'_> {
         Ok(ranges)
     }
 
-    /// Merges another replica's ranges. An own range that has an epoch does not yield to one
-    /// without: that one was made by a replica that knows nothing of the sharding.
+    /// Merges another replica's ranges. An own range with an epoch does not yield to one without,
+    /// made by a replica that has not learnt of the sharding.
     pub fn merge_replicated_shard_ranges(&self, mut ranges: Vec<ShardRange>) -> Result<()> {
         let own = self.own_name()?;
         let is_reset = |range: &ShardRange| range.name == own && range.epoch.is_none();
@@ -83,7 +83,7 @@ impl ContainerBroker<'_> {
         self.merge_shard_ranges(ranges)
     }
 
-    /// Merges ranges, keeping of each what is newest.
+    /// Merges ranges; the newest of each name wins.
     pub fn merge_shard_ranges(&self, ranges: Vec<ShardRange>) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -135,13 +135,13 @@ impl ContainerBroker<'_> {
         Ok(query.query_row([name], read).optional()?)
     }
 
-    /// `account/container`: the name of the container's own shard range.
+    /// Name of the container's own shard range: `account/container`.
     pub fn own_name(&self) -> Result<String> {
         let sql = "SELECT account || '/' || container FROM container_info LIMIT 1";
         Ok(self.0.conn.query_row(sql, [], |row| row.get(0))?)
     }
 
-    /// Its rows belong to its shards, or will.
+    /// Whether its rows belong to shards now or later.
     pub fn is_sharding_initiated(&self) -> Result<bool> {
         if !self.has_shard_table()? {
             return Ok(false);
@@ -150,7 +150,7 @@ impl ContainerBroker<'_> {
         Ok(own.is_some_and(|own| own.is_cleaving()) && self.has_shards()?)
     }
 
-    /// Ranges of others than the container itself, not deleted.
+    /// Whether there are undeleted ranges beside its own.
     pub fn has_shards(&self) -> Result<bool> {
         if !self.has_shard_table()? {
             return Ok(false);
@@ -163,12 +163,12 @@ impl ContainerBroker<'_> {
             .exists([self.own_name()?])?)
     }
 
-    /// A container that clients know, not a shard of one.
+    /// Whether clients know this container: it is not a shard.
     pub fn is_root(&self) -> Result<bool> {
         if let Some(root) = self.root_sysmeta()? {
             return Ok(root == self.own_name()?);
         }
-        // A deleted shard of old releases has lost its root's name; its own range is deleted.
+        // A deleted shard of old releases lacks its root's name; its own range is deleted.
         let own = match self.has_shard_table()? {
             true => self.shard_range(&self.own_name()?)?,
             false => None,

@@ -1,4 +1,4 @@
-//! What the integration tests share: waiting for futures, and indexes in temporary folders.
+//! Helpers of the integration tests: waiting for futures, and indexes in temporary folders.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The kernel's log files, read from their ends: what they say of devices since some minutes ago
-//! and since the last start of the machine.
+//! Reader of the kernel's log files, from their ends: counts devices' errors within some minutes
+//! and since the last boot.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 use cairn_types::calendar;
 use regex_lite::Regex;
 
-/// Read from a file's end at once.
-const BLOCK: u64 = 64 << 10;
-/// A line longer than this is not one of the kernel's.
-const LINE_MAX: usize = 1 << 20;
-/// The kernel's first words.
+/// Bytes read from a file's end per step.
+const BLOCK_BYTES: u64 = 64 << 10;
+/// Maximum length of a line of the kernel's, in bytes.
+const LINE_MAX_BYTES: usize = 1 << 20;
+/// First messages of a boot.
 const STARTS: [&str; 3] = [
     "[    0.000000]",
     "KERNEL supported cpus:",
@@ -30,7 +30,7 @@ const MONTHS: [&str; 12] = [
 pub(super) struct LocalTime(i64);
 
 impl LocalTime {
-    /// `None`: no such day or hour.
+    /// `None` for an invalid day or hour.
     fn new(year: i64, month: i64, day: i64, clock: [u32; 3]) -> Option<LocalTime> {
         let [hour, minute, second] = clock;
         let is_time = hour <= 23 && minute <= 59 && second <= 61;
@@ -45,7 +45,7 @@ impl LocalTime {
         Some(LocalTime(days * 86_400 + i64::from(seconds)))
     }
 
-    /// `2026-11-22T15:00:00`, whatever follows.
+    /// Parses `2026-11-22T15:00:00`, ignoring the rest.
     pub(super) fn parse_iso(text: &str) -> Option<LocalTime> {
         let (date, clock) = text.get(..19)?.split_once('T')?;
         let mut date = date.splitn(3, '-');
@@ -71,10 +71,10 @@ fn clock_of(text: &str) -> Option<[u32; 3]> {
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
-/// Lines without a year belong to the year of the one after them, or the year before.
+/// Infers the year of lines without one: that of the following line, or the year before.
 struct Calendar {
     year: i64,
-    /// Of the line after, counted from 0.
+    /// Month of the following line, from 0.
     month: usize,
 }
 
@@ -99,16 +99,16 @@ impl Calendar {
     }
 }
 
-/// Where the log is, and what counts.
+/// Log files to read, and patterns to count.
 pub(super) struct KernelLog {
-    /// A pattern, for files that were rotated away, too.
+    /// Glob pattern, which includes rotated files.
     pub(super) files: String,
     pub(super) minutes: u64,
     pub(super) patterns: Vec<Regex>,
 }
 
 impl KernelLog {
-    /// How often a pattern names each device.
+    /// Counts of matches per device.
     pub(super) fn errors(&self, root: &Path, now: LocalTime) -> Result<BTreeMap<String, u64>> {
         let since = now.minutes_before(self.minutes);
         let mut files = Vec::new();
@@ -147,7 +147,8 @@ impl KernelLog {
         Ok(errors)
     }
 
-    /// A pattern's first group is the device's name, or all of it where it has none.
+    /// Counts a line's match; the device's name is a pattern's first group, or the whole match
+    /// without one.
     fn count(&self, line: &str, errors: &mut BTreeMap<String, u64>) {
         for pattern in &self.patterns {
             for found in pattern.captures_iter(line) {
@@ -159,13 +160,13 @@ impl KernelLog {
     }
 }
 
-/// Gives a file's lines, the last one first, until `take` has enough.
+/// Passes a file's lines to `take`, last one first, until it returns true.
 fn backwards(file: &File, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
     let mut at = file.metadata()?.len();
-    // The beginning of a line whose end was read already.
+    // Start of a line whose end has been read.
     let mut rest: Vec<u8> = Vec::new();
     while at > 0 {
-        let from = at.saturating_sub(BLOCK);
+        let from = at.saturating_sub(BLOCK_BYTES);
         let mut block = vec![0; (at - from) as usize];
         file.read_exact_at(&mut block, from)?;
         at = from;
@@ -178,7 +179,7 @@ fn backwards(file: &File, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()>
                 return Ok(());
             }
         }
-        if rest.len() > LINE_MAX {
+        if rest.len() > LINE_MAX_BYTES {
             rest.clear();
         }
     }
@@ -188,7 +189,7 @@ fn backwards(file: &File, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()>
     Ok(())
 }
 
-/// The paths below `root` that match a shell's pattern.
+/// Paths below `root` that match a shell pattern.
 fn glob(root: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![root.to_owned()];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -201,7 +202,7 @@ fn glob(root: &Path, pattern: &str) -> Vec<PathBuf> {
             }
             let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
             let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-            // Hidden files are found by those who say so.
+            // Hidden files match only a pattern that starts with a dot.
             let names = names.filter(|name| !name.starts_with('.') || part.starts_with('.'));
             let names = names.filter(|name| matches(part.as_bytes(), name.as_bytes()));
             next.extend(names.map(|name| folder.join(name)));
@@ -212,7 +213,7 @@ fn glob(root: &Path, pattern: &str) -> Vec<PathBuf> {
     found
 }
 
-/// `*`, `?`, `[abc]`, `[a-c]` and `[!abc]`, as shells have them.
+/// Matches `*`, `?`, `[abc]`, `[a-c]` and `[!abc]`, as in shells.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.first(), name.first()) {
         (None, _) => name.is_empty(),
@@ -227,7 +228,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// What is between the brackets, and what follows; a bracket that comes first is itself.
+/// Splits off a bracket expression; a bracket in first position is literal.
 fn class(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
     let first = 1 + usize::from(pattern.first() == Some(&b'!'));
     let end = first

@@ -1,18 +1,18 @@
-//! Which conf files and files of process ids there are.
+//! Search for conf files and pid files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where to look.
+/// Folders to search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folders {
-    /// Of conf files.
+    /// Folder of conf files.
     pub swift_dir: PathBuf,
-    /// Of files with process ids.
+    /// Folder of pid files.
     pub run_dir: PathBuf,
 }
 
-/// Does a name match a pattern whose `*` stand for anything?
+/// Whether a name matches a pattern with `*`.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -25,14 +25,14 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
         .any(|at| matches(rest, &name[at..]))
 }
 
-/// What a search is after.
+/// A search below a root.
 pub(super) struct Search<'a> {
     pub(super) root: &'a Path,
-    /// A pattern for names directly in the root.
+    /// Pattern of names directly in the root.
     pub(super) pattern: &'a str,
-    /// The ends of files' names; empty: any.
+    /// Suffixes of file names; empty for any.
     pub(super) file_ends: &'a [&'a str],
-    /// A folder whose name ends so is found whole.
+    /// Suffix of folders that count as one match.
     pub(super) folder_end: Option<&'a str>,
 }
 
@@ -81,7 +81,7 @@ fn name_of(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-/// Nothing, where the folder cannot be read.
+/// Entries of a folder; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     entries

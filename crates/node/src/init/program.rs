@@ -1,4 +1,4 @@
-//! One of Swift's programs: its confs, its processes, starting it.
+//! One of Swift's programs: its confs, its processes, and starting it.
 
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -11,17 +11,17 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::find::{Folders, Search};
-use super::tell;
+use super::print_line;
 use crate::conf::read_conf;
 use crate::role::DaemonKind;
 use crate::role::Role;
 
-/// What an output may hold before its program is ready.
-const OUTPUT_MAX: u64 = 1 << 20;
-/// For a server to listen for signals; after that it is signalled all the same.
-const LISTENER_PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum output read of a program before it is ready, in bytes.
+const OUTPUT_MAX_BYTES: u64 = 1 << 20;
+/// Timeout for a server to install its signal handlers; after that it is signalled anyway.
+const LISTENER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Servers may be named by their kind.
+/// The full name of a server, which may be abbreviated to its kind.
 pub(super) fn full_name(name: &str) -> String {
     let name = name.split('.').next().unwrap_or(name).to_lowercase();
     match name.contains('-') {
@@ -33,16 +33,16 @@ pub(super) fn full_name(name: &str) -> String {
 pub(super) struct Program {
     /// `object-updater`
     name: String,
-    /// The conf that `object.2` names.
+    /// The conf selected by `object.2`.
     conf: Option<String>,
     file: PathBuf,
     folders: Folders,
-    /// Say which files of process ids are removed, and why.
+    /// Reports removed pid files, and why.
     pub(super) verbose: bool,
 }
 
 impl Program {
-    /// None: there is no such program here.
+    /// `None` if there is no such program.
     pub(super) fn named(word: &str, folders: &Folders) -> Option<Program> {
         let name = full_name(word);
         let conf = word.rsplit_once('.').map(|(_, conf)| conf.to_owned());
@@ -63,18 +63,18 @@ impl Program {
         self.name.ends_with("-server")
     }
 
-    /// `object-server`, whose conf an `object-updater` reads too.
+    /// `object-server`, whose conf an `object-updater` also reads.
     fn server(&self) -> String {
         let kind = self.name.split('-').next().unwrap_or_default();
         format!("{kind}-server")
     }
 
-    /// It has a conf file of its own name.
+    /// Whether it has a conf file of its own name.
     fn is_standalone(&self) -> bool {
         self.name == "container-reconciler"
     }
 
-    /// Its conf files and folders, in order; only the nth of them.
+    /// Its conf files and folders in order, or only the nth.
     pub(super) fn confs(&self, number: Option<usize>) -> Vec<PathBuf> {
         let found = if self.is_standalone() {
             self.find_confs(&self.name)
@@ -112,8 +112,8 @@ impl Program {
         search.run()
     }
 
-    /// The file with the id of the process that a conf has: at the same place under the run
-    /// folder, by the program's name.
+    /// Pid file of a conf's process: at the corresponding path under the run folder, by the
+    /// program's name.
     fn pid_file(&self, conf: &Path) -> PathBuf {
         let path = conf.strip_prefix(&self.folders.swift_dir).unwrap_or(conf);
         let text = path.to_string_lossy();
@@ -164,7 +164,7 @@ impl Program {
         found
     }
 
-    /// Processes that are alive, with their confs. Files of those that are not are removed.
+    /// Live processes with their confs. Removes pid files of dead ones.
     pub(super) fn running(&self, number: Option<usize>) -> Vec<(Pid, PathBuf)> {
         let mut running = Vec::new();
         for file in self.pid_files(number) {
@@ -175,19 +175,19 @@ impl Program {
                     continue;
                 }
                 Some(_) if !self.verbose => {}
-                Some(_) => tell(format_args!("Removing stale pid file {}", file.display())),
-                None => tell(format_args!(
+                Some(_) => print_line(format_args!("Removing stale pid file {}", file.display())),
+                None => print_line(format_args!(
                     "Removing pid file {} with invalid pid",
                     file.display()
                 )),
             }
-            // Somebody else may have been quicker.
+            // Another process may have removed it.
             let _ = fs::remove_file(&file);
         }
         running
     }
 
-    /// Is this a process of this program? Its number may have come to be another's.
+    /// Whether this is a process of this program; the pid may have been reused.
     pub(super) fn is_alive(&self, pid: Pid) -> bool {
         if test_kill_process(pid).is_err() {
             return false;
@@ -200,34 +200,34 @@ impl Program {
         line.contains(&format!("swift-{}", self.name))
     }
 
-    /// Those that were told.
+    /// Signals the processes; returns those signalled.
     pub(super) fn signal(&self, signal: Signal, number: Option<usize>) -> Vec<Pid> {
         let mut told = Vec::new();
         for (pid, _) in self.running(number) {
             self.await_listener(pid, signal);
             let (name, raw) = (&self.name, pid.as_raw_nonzero());
-            tell(format_args!(
+            print_line(format_args!(
                 "Signal {name}  pid: {raw}  signal: {}",
                 signal.as_raw()
             ));
             match kill_process(pid, signal) {
                 Ok(()) => told.push(pid),
-                Err(error) => tell(format_args!("cannot signal {raw}: {error}")),
+                Err(error) => print_line(format_args!("cannot signal {raw}: {error}")),
             }
         }
         told
     }
 
-    /// A server that has just been started, or starts anew, does not listen yet: the signal would
-    /// end it, and not its workers.
+    /// Waits for a starting server's signal handler: without one the signal would kill it, but not
+    /// its workers.
     fn await_listener(&self, pid: Pid, signal: Signal) {
-        let deadline = Instant::now() + LISTENER_PATIENCE;
+        let deadline = Instant::now() + LISTENER_TIMEOUT;
         while self.is_server() && !listens_for(pid, signal) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// Removes the file of a process that ended.
+    /// Removes the pid file of an ended process.
     pub(super) fn forget(&self, pid: Pid) {
         for file in self.pid_files(None) {
             if read_pid(&file) == Some(pid) {
@@ -265,8 +265,8 @@ impl Program {
     }
 }
 
-/// By the kernel's word (`SigCgt`: a bit for each signal that is caught, the first for number 1).
-/// Where it says nothing, true.
+/// Whether a process catches a signal, by the kernel's `SigCgt` (bit 0 is signal 1). True if
+/// unknown.
 fn listens_for(pid: Pid, signal: Signal) -> bool {
     let path = format!("/proc/{}/status", pid.as_raw_nonzero());
     let status = fs::read_to_string(path).unwrap_or_default();
@@ -291,19 +291,19 @@ fn find_program(name: &str) -> Option<PathBuf> {
     on_path.or_else(|| is_ours.then(std::env::current_exe).and_then(Result::ok))
 }
 
-/// A process that was started here.
+/// A process started here.
 pub(super) struct Started {
     child: Child,
     output: Option<PipeReader>,
 }
 
 impl Started {
-    /// What it says until it closes its output.
+    /// Reads its output until it closes that.
     pub(super) fn read_output(&mut self) -> String {
         let mut said = Vec::new();
         if let Some(output) = self.output.take() {
-            // A part of it is better than nothing.
-            let _ = output.take(OUTPUT_MAX).read_to_end(&mut said);
+            // Partial output is better than none.
+            let _ = output.take(OUTPUT_MAX_BYTES).read_to_end(&mut said);
         }
         String::from_utf8_lossy(&said).into_owned()
     }
@@ -312,7 +312,7 @@ impl Started {
         self.child.wait().is_ok_and(|status| status.success())
     }
 
-    /// Whether it ended well, if it has ended.
+    /// Its success, if it has ended.
     pub(super) fn ended(&mut self) -> Option<bool> {
         let status = self.child.try_wait().ok()??;
         Some(status.success())

@@ -1,4 +1,4 @@
-//! One device's objects of one policy, partition after partition.
+//! Relinking one device's objects of one policy, partition by partition.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::progress::{Recon, State, now};
 use super::{Step, datadir};
 
-/// What is to be done to each device, for one policy.
+/// Parameters for each device, for one policy.
 #[derive(Clone)]
 pub(super) struct Task {
     pub(super) step: Step,
@@ -26,7 +26,7 @@ pub(super) struct Task {
     pub(super) policy_name: String,
     pub(super) part_power: u32,
     pub(super) next_part_power: u32,
-    /// Only these; none: all.
+    /// Partitions; empty for all.
     pub(super) partitions: Vec<u32>,
     pub(super) files_per_second: f64,
     pub(super) collision: Collision,
@@ -34,7 +34,7 @@ pub(super) struct Task {
     pub(super) recon: Arc<Recon>,
 }
 
-/// What was done.
+/// Counts of work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) hash_dirs: usize,
@@ -107,14 +107,14 @@ impl Task {
                 self.policy_name
             );
             self.recon
-                .tell(self, disk.name(), &state, began, totals, false);
+                .record(self, disk.name(), &state, began, totals, false);
         }
         self.recon
-            .tell(self, disk.name(), &state, began, totals, true);
+            .record(self, disk.name(), &state, began, totals, true);
         Ok(())
     }
 
-    /// Waits for another run to end.
+    /// Locks the device, after another run has ended.
     fn lock(&self, root: &Path) -> Result<File> {
         let path = root.join(format!(".relink.{}.lock", datadir(self.policy)));
         let options = &mut File::options();
@@ -126,7 +126,7 @@ impl Task {
         Ok(file)
     }
 
-    /// The objects of a partition that belong into another one.
+    /// Objects of a partition that belong to another one.
     fn moves(&self, disk: &Disk, partition: u32) -> Result<Vec<Move>, DiskError> {
         let at = PartitionKey::new(self.policy, partition);
         let hashes = self.engine.objects(disk, at)?.into_iter();
@@ -170,7 +170,7 @@ impl Task {
                 warn!(device = disk.name(), %error, "old names stay");
             }
         }
-        // The upper half has nothing to be cleaned up: it is hashed while relinking.
+        // The upper half needs no clean-up: it is hashed while relinking.
         let cleanup = self.step == Step::Cleanup;
         for to in linked_into {
             if cleanup || u64::from(to) >= 1 << self.part_power {
@@ -189,13 +189,13 @@ impl Task {
     }
 }
 
-/// So many objects are linked together at most.
-const TOGETHER: usize = 64;
+/// Maximum objects linked in one job.
+const OBJECTS_PER_JOB_MAX: usize = 64;
 
-/// The longest wait between two objects, in seconds.
-const GAP_MAX: f64 = 86_400.0;
+/// Maximum interval between two objects, in seconds.
+const GAP_MAX_SECS: f64 = 86_400.0;
 
-/// So many objects a second.
+/// Rate limiter of objects.
 struct Pace {
     gap: Duration,
     next: Instant,
@@ -204,7 +204,7 @@ struct Pace {
 impl Pace {
     fn new(per_second: f64) -> Pace {
         let gap = match per_second > 0.0 {
-            true => Duration::from_secs_f64((1.0 / per_second).min(GAP_MAX)),
+            true => Duration::from_secs_f64((1.0 / per_second).min(GAP_MAX_SECS)),
             false => Duration::ZERO,
         };
         Pace {
@@ -213,15 +213,15 @@ impl Pace {
         }
     }
 
-    /// How many objects may be taken together: no more than a second's.
+    /// Maximum objects per job: no more than a second's.
     fn at_once(&self) -> usize {
         match self.gap.is_zero() {
-            true => TOGETHER,
-            false => (1.0 / self.gap.as_secs_f64()).clamp(1.0, TOGETHER as f64) as usize,
+            true => OBJECTS_PER_JOB_MAX,
+            false => (1.0 / self.gap.as_secs_f64()).clamp(1.0, OBJECTS_PER_JOB_MAX as f64) as usize,
         }
     }
 
-    /// Waits until so many may be taken.
+    /// Waits until `objects` may be processed.
     fn step(&mut self, objects: usize) {
         if self.gap.is_zero() {
             return;

@@ -1,4 +1,4 @@
-//! How far relinking is: a state file on each device, and what monitoring is told.
+//! Progress of relinking: a state file on each device, and the report to monitoring.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use super::device::{Task, Totals};
 use super::{Step, datadir};
 
 /// `relink.objects.json`: `{"part_power", "next_part_power", "state": {partition: done}}`, and
-/// `prev_part_power` where a file of before the increase was found.
+/// `prev_part_power` if a file from before the increase was found.
 #[derive(Debug, Default)]
 pub(super) struct State {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// What an earlier run left, if it was on the same way.
+    /// Reads the state of an earlier run with the same part powers.
     pub(super) fn read(device: &Path, task: &Task) -> std::io::Result<State> {
         let name = datadir(task.policy);
         let mut state = State {
@@ -63,8 +63,8 @@ impl State {
         Ok(state)
     }
 
-    /// The partitions to be looked at, of those there are: the highest first, so that none is
-    /// looked at that this run has made.
+    /// Partitions to process, of those present: the highest first, so that none created by this run
+    /// is processed.
     pub(super) fn partitions(&mut self, mut there: Vec<u32>, task: &Task) -> Vec<u32> {
         let relinking = task.step == Step::Relink;
         let limit = match relinking {
@@ -77,7 +77,7 @@ impl State {
         if self.done.is_empty() {
             self.done = there.iter().map(|partition| (*partition, false)).collect();
         } else {
-            // They came after the first run: while relinking, already where they belong.
+            // Created after the first run: while relinking, already in place.
             for partition in there {
                 self.done.entry(partition).or_insert(relinking);
             }
@@ -90,7 +90,7 @@ impl State {
             .collect()
     }
 
-    /// A partition is done, and is again after a crash.
+    /// Marks a partition as done, durably.
     pub(super) fn finish(&mut self, partition: u32) -> std::io::Result<()> {
         self.done.insert(partition, true);
         let state: Map<String, Value> = self
@@ -118,7 +118,7 @@ impl State {
     }
 }
 
-/// What `/recon/relinker` shows: devices with their policies, and the run itself as a worker.
+/// Entries of `/recon/relinker`: devices with their policies, and the run as a worker.
 pub(super) struct Recon {
     cache: ReconCache,
     interval: Duration,
@@ -138,7 +138,7 @@ pub(super) fn now() -> f64 {
 }
 
 impl Recon {
-    /// What an earlier run told is forgotten.
+    /// Starts a run; removes an earlier run's entries.
     pub(super) fn begin(cache: ReconCache, names: &[String], interval: f64) -> Recon {
         let recon = Recon {
             cache,
@@ -157,8 +157,9 @@ impl Recon {
         recon
     }
 
-    /// How far a device is with a policy; written to the file now (`force`), or when it is time.
-    pub(super) fn tell(
+    /// Records a device's progress with a policy; written to the file at once with `force`, else at
+    /// intervals.
+    pub(super) fn record(
         &self,
         task: &Task,
         device: &str,
@@ -214,7 +215,7 @@ impl Recon {
 
     fn merge(&self, entries: &Map<String, Value>) {
         if let Err(error) = self.cache.merge(entries) {
-            // Nobody asked for this file: its folder was not made.
+            // The folder does not exist, so this file is not wanted.
             let is_there = self.cache.path().parent().is_some_and(Path::exists);
             match is_there {
                 true => warn!(%error, "recon cache not written"),

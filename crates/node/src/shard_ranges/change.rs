@@ -1,4 +1,4 @@
-//! Other ranges: `delete`, `merge`, `replace`, `find_and_replace`, `enable`.
+//! Changes of ranges: `delete`, `merge`, `replace`, `find_and_replace`, `enable`.
 
 use anyhow::{Result, anyhow};
 use cairn_daemons::hash_container_name;
@@ -37,7 +37,7 @@ pub(super) fn delete(tool: &Tool, force: &Force) -> Result<End> {
     Ok(End::Done)
 }
 
-/// Asks until there is an answer that makes sense.
+/// Asks until the answer is valid.
 fn may_delete(tool: &Tool, ranges: &[ShardRange]) -> Result<bool> {
     loop {
         let count = ranges.len();
@@ -190,7 +190,7 @@ fn put_in_place(tool: &Tool, replacing: &Replacing, found: Vec<FoundRange>) -> R
     Ok(End::Done)
 }
 
-/// None, and why: a shard must have one already.
+/// The own range; a shard must have one already, else prints an error and returns none.
 fn own_range(tool: &Tool, prefix: &str) -> Result<Option<ShardRange>> {
     let (name, stored, own) = tool.read(|broker| {
         let stored = broker.stored_own_shard_range()?.is_some();
@@ -204,7 +204,7 @@ fn own_range(tool: &Tool, prefix: &str) -> Result<Option<ShardRange>> {
     Ok(Some(own))
 }
 
-/// Do the ranges cover the container's own, without gaps or overlaps?
+/// Whether the ranges cover the container's own, without gaps or overlaps.
 fn is_complete(own: &ShardRange, ranges: &[ShardRange]) -> bool {
     let mut reasons = Vec::new();
     let mut same = |x: &str, y: &str| {

@@ -1,4 +1,4 @@
-//! Ranges that should be merged, moved or widened: `compact`, `repair`, `analyze`.
+//! Ranges to be merged, moved or widened: `compact`, `repair`, `analyze`.
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
@@ -221,17 +221,17 @@ pub(super) fn analyze(file: &FilePath, what: &Analyze, verbose: bool) -> Result<
     })
 }
 
-/// What can be done about overlaps.
+/// Result of resolving overlaps.
 enum Solved<'r> {
-    /// Nothing; it was said why.
+    /// Not possible; the reason was printed.
     Not,
     /// There are none.
     Whole,
-    /// These are to be merged into the others.
+    /// Ranges to be merged into the others.
     Donors(Vec<&'r ShardRange>),
 }
 
-/// Chooses the best path through the ranges; all others are to be merged into it.
+/// Chooses the best path through the ranges; all others become donors.
 fn solve<'r>(
     ranges: &'r [ShardRange],
     span: &Namespace,
@@ -297,8 +297,8 @@ fn solve<'r>(
     Solved::Donors(donors)
 }
 
-/// Ranges that have their rows already, behind where the best path has none yet: there should have
-/// been a better path.
+/// The ranges, of the path or the donors, that have rows beyond the first range of the best path
+/// without: there should have been a better path.
 fn isolated(path: &Path<'_>, donors: &[&ShardRange]) -> Option<&'static str> {
     let has_rows = |range: &ShardRange| range.is_any(&[State::Cleaved, State::Active]);
     let waiting = path.ranges.iter().find(|range| !has_rows(range));
@@ -320,8 +320,8 @@ fn isolated(path: &Path<'_>, donors: &[&ShardRange]) -> Option<&'static str> {
         .then_some("donor ranges")
 }
 
-/// Donors that may be merged: no parents or children of what they would be merged into, and
-/// nothing young, for that may be an overlap that goes away by itself.
+/// Donors that may be merged: not parents or children of their acceptors, and not young, as an
+/// overlap of those may resolve itself.
 fn eligible<'r>(
     path: &Path<'_>,
     donors: Vec<&'r ShardRange>,

@@ -1,4 +1,4 @@
-//! What there is: `find`, `show`, `info`.
+//! Commands that only read: `find`, `show`, `info`.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use super::{End, Tool, as_json, note, pretty, say};
 
 const SHARDING: &str = "X-Container-Sysmeta-Sharding";
 
-/// Where the container is to be cut, all of it.
+/// Searches for all bounds of the container's shards.
 pub(super) fn found(tool: &Tool) -> Result<Vec<FoundRange>> {
     let cut = Cut {
         rows_per_shard: tool.config.rows_per_shard,

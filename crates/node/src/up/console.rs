@@ -1,5 +1,5 @@
-//! The console of `cairn up`: on a port of its own, so that no path of it can ever hide one of
-//! Swift's; its password, made once and kept; its folder of runs.
+//! The console of `cairn up`: on a port of its own, so that its paths cannot shadow Swift's; its
+//! password, generated once and kept; its folder of runs.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::console::ConsoleRun;
 use crate::up::layout::write_file;
 use crate::up::{Store, UpOptions};
 
-/// Where the console is served.
+/// Address of the console.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConsoleChoice {
     /// One port above the store's, or any free one.
@@ -28,15 +28,15 @@ pub enum ConsoleChoice {
 
 const BACKLOG: i32 = 128;
 
-/// The console's password, as the start shows it.
+/// The console's password for display at the start.
 pub(crate) enum Shown {
-    /// Made at this start: shown this once.
+    /// Generated at this start, and shown only now.
     New(String),
-    /// Kept in this file.
+    /// Stored in this file.
     In(PathBuf),
 }
 
-/// Takes the console's port.
+/// Binds the console's port.
 pub(crate) fn prepare(
     options: &UpOptions,
     store: &Store,
@@ -80,7 +80,7 @@ pub(crate) fn prepare(
     Ok(Some((run, shown)))
 }
 
-/// The audit log of the proxy's filter, if it has one: the console's lines go there too.
+/// The audit log of the proxy's filter, if there is one, which the console shares.
 fn audit(confs: &[ServerConf]) -> Result<Option<AuditLog>> {
     let mut filters = confs.iter().flat_map(|conf| &conf.filters);
     let Some(filter) = filters.find(|f| f.entry_point == "audit") else {

@@ -1,8 +1,7 @@
-//! Changing single options of a conf file's text while all else, comments too, stays as a person
-//! may have left it.
+//! Edits of single options in a conf file's text that preserve the rest, including comments.
 
-/// Sets `option` in `[section]`: in its place where it is there, else at the section's end.
-/// A section that is missing is added.
+/// Sets `option` in `[section]`: replaces it, or appends it to the section, which is created if
+/// missing.
 pub(crate) fn set_option(text: &str, section: &str, option: &str, value: &str) -> String {
     let line = format!("{option} = {value}");
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -27,7 +26,7 @@ pub(crate) fn set_option(text: &str, section: &str, option: &str, value: &str) -
     joined(&lines)
 }
 
-/// Removes the options of `[section]` that `unwanted` names.
+/// Removes the options of `[section]` selected by `unwanted`.
 pub(crate) fn remove_options(text: &str, section: &str, unwanted: impl Fn(&str) -> bool) -> String {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     while let Some(body) = section_body(&lines, section)
@@ -47,7 +46,7 @@ fn joined(lines: &[String]) -> String {
     text
 }
 
-/// The lines after a section's head, to the next head.
+/// The lines after a section's head, up to the next head.
 fn section_body(lines: &[String], section: &str) -> Option<std::ops::Range<usize>> {
     let head = format!("[{section}]");
     let start = lines.iter().position(|line| line.trim() == head)? + 1;
@@ -55,7 +54,7 @@ fn section_body(lines: &[String], section: &str) -> Option<std::ops::Range<usize
     Some(start..length.map_or(lines.len(), |l| start + l))
 }
 
-/// The option a line sets; none for comments and for lines that continue a value.
+/// The option set by a line; none for comments and continuation lines.
 fn option_of(line: &str) -> Option<&str> {
     if line.starts_with(['#', ';', ' ', '\t', '[']) {
         return None;

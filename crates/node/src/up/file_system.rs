@@ -1,4 +1,4 @@
-//! The file system of a new data folder: does it have what objects are stored with?
+//! Check of a new data folder's file system for the features that storing objects requires.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,14 +11,14 @@ use rustix::fs::{XattrFlags, fsetxattr, major, minor};
 const CHECK_FILE: &str = ".cairn-check";
 const LINKED_FILE: &str = ".cairn-check-linked";
 const RENAMED_FILE: &str = ".cairn-check-renamed";
-/// Metadata of an object with a few headers: more than some file systems take.
+/// Bytes of metadata to try: an object with a few headers, too much for some file systems.
 const METADATA_BYTES: usize = 1024;
 
 /// Writes a file with metadata, syncs, links, renames and removes it.
 pub(super) fn check(folder: &Path) -> Result<()> {
     let checked = try_out(folder);
     for name in [CHECK_FILE, LINKED_FILE, RENAMED_FILE] {
-        // Not made, or removed already.
+        // May be missing.
         let _ = fs::remove_file(folder.join(name));
     }
     let Err((what, error)) = checked else {
@@ -47,7 +47,7 @@ fn try_out(folder: &Path) -> Result<(), (&'static str, io::Error)> {
         .map_err(synced)
 }
 
-/// The name of a folder's file system, by proc(5)'s `mountinfo`.
+/// Name of a folder's file system, from proc(5)'s `mountinfo`.
 fn kind_of(folder: &Path) -> Option<String> {
     let device = fs::metadata(folder).ok()?.dev();
     let device = format!("{}:{}", major(device), minor(device));

@@ -1,5 +1,5 @@
-//! The texts of the conf files that `cairn up` writes: ordinary files of OpenStack Swift, which
-//! `cairn serve` runs as well, in one process or several.
+//! Texts of the conf files written by `cairn up`: ordinary files of OpenStack Swift, which `cairn
+//! serve` also runs, in one process or several.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use crate::role::Role;
 use crate::up::layout::Layout;
 use crate::up::users::User;
 
-/// One filter of the proxy's pipeline as the conf names it, its entry point, and its options.
+/// One filter of the proxy's pipeline: name in the conf, entry point, options.
 struct Filter {
     name: &'static str,
     entry_point: &'static str,
@@ -28,8 +28,8 @@ const fn filter(
     }
 }
 
-/// The proxy's filters, from the outside in: Swift's default order. Those this build lacks are
-/// left out of the files it writes.
+/// The proxy's filters, outermost first: Swift's default order. Those that this build lacks are
+/// omitted.
 const PIPELINE: &[Filter] = &[
     filter("catch_errors", "catch_errors", &[]),
     filter("gatekeeper", "gatekeeper", &[]),
@@ -59,8 +59,8 @@ const PIPELINE: &[Filter] = &[
     filter("copy", "copy", &[]),
     filter("container-quotas", "container_quotas", &[]),
     filter("account-quotas", "account_quotas", &[]),
-    // A large object of many small parts, as a file that many hosts write is at first, would come at one
-    // part a second.
+    // Otherwise a large object of many small segments, such as a file written by many hosts at
+    // first, would be read at one segment per second.
     filter("slo", "slo", &["rate_limit_segments_per_sec = 1000"]),
     filter("dlo", "dlo", &[]),
     filter(
@@ -97,11 +97,11 @@ pub(crate) fn swift_conf(prefix: &str, suffix: &str) -> String {
     )
 }
 
-/// What the proxy's conf holds that differs from store to store.
+/// Values of the proxy's conf that differ between stores.
 pub(crate) struct ProxyFile<'a> {
     pub(crate) bind: SocketAddr,
     pub(crate) etc: &'a Path,
-    /// 32 bytes, URL-safe base64: tokens are sealed with it, and outlive a restart.
+    /// Key that seals tokens, so that they outlive a restart: 32 bytes, URL-safe base64.
     pub(crate) fernet_key: &'a str,
     pub(crate) users: &'a [User],
 }
@@ -158,7 +158,7 @@ pub(crate) fn proxy_conf(file: &ProxyFile<'_>) -> String {
     text
 }
 
-/// What `identity.conf` says at first: how it is written.
+/// Initial content of `identity.conf`: a description of its format.
 pub(crate) const IDENTITY_CONF: &str = "\
 # Users and projects for clients that speak Keystone, beside the users of [filter:tempauth] in
 # proxy-server.conf, whose account is their project. Read at start. A project's account is
@@ -222,8 +222,8 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
     text
 }
 
-// Passes are further apart and auditors slower than by default: all of a small store is on one
-// machine, beside its clients, and a pass costs as much whether anything is amiss or not.
+// Passes are less frequent and auditors slower than by default: a small store shares its host with
+// its clients, and a pass costs the same whether or not anything is wrong.
 const ACCOUNT_DAEMONS: &str = "\
 \n[account-replicator]\ninterval = 300\nwhole_databases = rows\n\
 \n[account-auditor]\n\
@@ -239,10 +239,10 @@ zero_byte_files_per_second = 10\n\
 \n[object-updater]\ninterval = 5\n\
 \n[object-expirer]\ndequeue_from_legacy = true\n";
 
-/// The name of the conf through which the expirer asks for what it does.
+/// Name of the conf of the expirer's internal client.
 pub(crate) const INTERNAL_CLIENT: &str = "internal-client";
 
-/// A pipeline for requests of the store's own: nothing in it that is for clients.
+/// A pipeline for internal requests, without filters for clients.
 pub(crate) fn internal_client_conf(etc: &Path) -> String {
     format!(
         "# Written by cairn up: the way of the store's own requests.\n\

@@ -1,4 +1,4 @@
-//! Where things are in a data folder, and what is remembered of how it was made.
+//! Layout of a data folder, and its parameters at creation.
 //!
 //! ```text
 //! DATA/lock                 held while a cairn runs on it
@@ -8,11 +8,11 @@
 //! DATA/etc/console-password of the console, made when it is first served
 //! DATA/dev/d1 …             the devices
 //! DATA/lab                  the console's runs
-//! DATA/cache                what daemons tell monitoring (recon)
+//! DATA/cache                reports of daemons to monitoring (recon)
 //! ```
 //!
-//! A device whose folder is missing later is a device that failed: making it anew, empty, would
-//! hide the loss.
+//! A device whose folder is missing later is a failed device: recreating it, empty, would hide the
+//! loss.
 
 use std::fs;
 use std::io::Write;
@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cairn_formats::ini::Conf;
 
-/// Folders are their owner's: keys are in the confs, and in databases.
-const PRIVATE: u32 = 0o700;
+/// Mode of folders, for their owner only: confs and databases have keys.
+const PRIVATE_MODE: u32 = 0o700;
 
 /// The paths of a data folder.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct Layout {
     pub cache: PathBuf,
 }
 
-/// What was decided when the folder was made.
+/// Parameters fixed when the folder was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub devices: u32,
@@ -43,11 +43,11 @@ pub struct Shape {
 }
 
 impl Layout {
-    /// Shuts others out of the folders that an earlier release left open to them.
+    /// Removes others' permissions on folders of an earlier release.
     pub fn make_private(&self) {
         for folder in [&self.etc, &self.devices, &self.cache] {
             let is_open = fs::metadata(folder).is_ok_and(|meta| meta.mode() & 0o077 != 0);
-            let private = || fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE));
+            let private = || fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE_MODE));
             if is_open && let Err(error) = private() {
                 tracing::warn!(
                     folder = %folder.display(), %error,
@@ -57,7 +57,7 @@ impl Layout {
         }
     }
 
-    /// Absolute, so that the conf files mean the same wherever they are read.
+    /// Absolute, so that the conf files do not depend on the working directory.
     pub fn new(data: &Path) -> Result<Layout> {
         let data = std::path::absolute(data)
             .with_context(|| format!("--data {}: no usable path", data.display()))?;
@@ -104,7 +104,7 @@ impl Layout {
         (1..=devices).map(|n| format!("d{n}"))
     }
 
-    /// How the folder was made; `None` where it was not made, or not to the end.
+    /// The folder's parameters; `None` if it is missing or incomplete.
     pub fn shape(&self) -> Result<Option<Shape>> {
         let path = self.marker();
         let text = match fs::read_to_string(&path) {
@@ -128,7 +128,7 @@ impl Layout {
         }))
     }
 
-    /// Says that the folder is complete.
+    /// Marks the folder as complete.
     pub fn finish(&self, shape: Shape) -> Result<()> {
         let text = format!(
             "# Written by cairn up when it made this folder; it says that the devices exist.\n\
@@ -141,7 +141,7 @@ impl Layout {
         write_file(&self.marker(), text.as_bytes())
     }
 
-    /// A device folder that holds something, where one does.
+    /// A device folder with content, if any.
     pub fn first_used_device(&self) -> Option<PathBuf> {
         let devices = fs::read_dir(&self.devices)
             .ok()?
@@ -153,16 +153,16 @@ impl Layout {
     }
 }
 
-/// Makes a folder and its missing parents for their owner alone.
+/// Creates a folder and its missing parents with owner-only permissions.
 pub(crate) fn make_private_folder(path: &Path) -> std::io::Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
-        .mode(PRIVATE)
+        .mode(PRIVATE_MODE)
         .create(path)
 }
 
-/// Writes a neighbour, syncs it, renames it into place and syncs the folder: after a power cut
-/// there is the old text or the new one. Readable by its owner alone, for it may hold keys.
+/// Replaces a file atomically and durably: writes a temporary file, syncs it, renames it and syncs
+/// the folder. Readable by its owner only, as it may have keys.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut staged_name = path.file_name().unwrap_or_default().to_os_string();
     staged_name.push(".new");

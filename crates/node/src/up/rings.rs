@@ -1,4 +1,4 @@
-//! The rings of a new store: all devices on this machine, each in a zone of its own.
+//! Rings of a new store: all devices on this host, each in a zone of its own.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ pub(crate) struct Ports {
     pub(crate) object: u16,
 }
 
-/// Writes `account`, `container` and `object`, `.builder` and `.ring.gz` each.
+/// Writes `account`, `container` and `object`, each as `.builder` and `.ring.gz`.
 pub(crate) fn write_rings(layout: &Layout, shape: Shape, ports: Ports) -> Result<()> {
     let rings = [("account", ports.account), ("container", ports.container)];
     for (name, port) in rings.into_iter().chain([("object", ports.object)]) {

@@ -1,5 +1,5 @@
-//! TLS of `cairn up`: a certificate of the store's own, made when it is first asked for and kept, or
-//! one that was given. Both are named in the proxy's conf, as anybody would name them.
+//! TLS of `cairn up`: the store's own certificate, generated on first use and kept, or a given one.
+//! Both are configured in the proxy's conf in the ordinary way.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,29 +16,29 @@ use crate::role::Role;
 use crate::up::layout::{Layout, write_file};
 use crate::up::{Store, UpOptions, edit};
 
-/// How clients connect.
+/// TLS option for clients' connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsChoice {
     Off,
-    /// With a certificate of the store's own.
+    /// With the store's own certificate.
     Own,
     /// With this certificate and key.
     Given(PathBuf, PathBuf),
 }
 
-/// A store's TLS, as its start shows it.
+/// A store's TLS, for display at the start.
 #[derive(Clone, Debug)]
 pub struct StoreTls {
     pub cert: PathBuf,
     pub key: PathBuf,
     /// SHA-256 of the certificate.
     pub fingerprint: String,
-    /// Made here: clients do not trust it unless they are told to.
+    /// Generated here, so that clients must be told to trust it.
     pub is_own: bool,
 }
 
 impl StoreTls {
-    /// The TLS of a certificate that was given, with its key.
+    /// The TLS of a given certificate and its key.
     pub fn given(cert: PathBuf, key: PathBuf) -> Result<StoreTls> {
         Ok(StoreTls {
             fingerprint: fingerprint(&cert)?,
@@ -49,10 +49,10 @@ impl StoreTls {
     }
 }
 
-/// A certificate made here is valid for so many years.
-const YEARS: i32 = 10;
+/// Validity of a generated certificate, in years.
+const VALID_YEARS: i32 = 10;
 
-/// Writes what the options choose into the proxy's conf; what it says then.
+/// Writes the chosen option into the proxy's conf; returns the resulting TLS.
 pub(crate) fn settle(store: &Store, options: &UpOptions) -> Result<Option<StoreTls>> {
     let layout = &store.layout;
     let path = layout.conf(Role::Proxy.server_name());
@@ -96,7 +96,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     fs::canonicalize(path).with_context(|| format!("--tls-cert, --tls-key: {}", path.display()))
 }
 
-/// The path as a conf holds it, where a comma ends it.
+/// A path for the conf, which must not contain a comma.
 fn in_conf(path: &Path) -> Result<String> {
     match path
         .to_str()
@@ -117,7 +117,7 @@ fn own_files(layout: &Layout) -> (PathBuf, PathBuf) {
     )
 }
 
-/// The store's own certificate; made where there is none.
+/// The store's own certificate, generated if missing.
 fn own(layout: &Layout, bind: IpAddr, names: &[String]) -> Result<(PathBuf, PathBuf)> {
     let (cert, key) = own_files(layout);
     if cert.exists() && key.exists() {
@@ -127,7 +127,7 @@ fn own(layout: &Layout, bind: IpAddr, names: &[String]) -> Result<(PathBuf, Path
     let certificate = params(bind, names)?
         .self_signed(&made)
         .context("cannot make a certificate")?;
-    // The key first: a certificate alone would be taken for a pair's.
+    // The key first: a certificate alone would be taken for a complete pair.
     write_file(&key, made.serialize_pem().as_bytes())?;
     write_file(&cert, certificate.pem().as_bytes())?;
     Ok((cert, key))
@@ -149,7 +149,7 @@ fn params(bind: IpAddr, names: &[String]) -> Result<CertificateParams> {
         .push(DnType::CommonName, "cairn up");
     let year = this_year();
     params.not_before = date_time_ymd(year - 1, 1, 1);
-    params.not_after = date_time_ymd(year + YEARS, 1, 1);
+    params.not_after = date_time_ymd(year + VALID_YEARS, 1, 1);
     Ok(params)
 }
 

@@ -1,5 +1,5 @@
-//! Where `cairn up` learns of users: `--user`, a file, the environment, or the terminal. The
-//! command line of a process is every local user's to read (`ps`), so a key may come by the others.
+//! Sources of users for `cairn up`: `--user`, a file, the environment, or the terminal. Every local
+//! user can read a process's command line (`ps`), so keys may come from the others.
 
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Read, Write};
@@ -10,12 +10,12 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::up::users::User;
 
-/// Users separated by blanks or line breaks, for where neither option is given.
+/// Environment variable of users, separated by white space, used without both options.
 pub const USERS_VARIABLE: &str = "CAIRN_USERS";
-/// Bytes of a file of users.
-const FILE_MAX: u64 = 1 << 20;
+/// Maximum size of a file of users, in bytes.
+const FILE_MAX_BYTES: u64 = 1 << 20;
 
-/// A `--user`: with its key, or without, to be asked for on the terminal.
+/// A `--user` with its key, or without, to be asked for on the terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UserOption {
     Complete(User),
@@ -40,7 +40,7 @@ impl std::str::FromStr for UserOption {
     }
 }
 
-/// The users that the options name, or else the environment; empty: none are named.
+/// Users from the options, or else from the environment; may be empty.
 pub fn read(options: Vec<UserOption>, file: Option<&Path>) -> Result<Vec<User>> {
     let mut users = Vec::new();
     for option in options {
@@ -61,14 +61,18 @@ pub fn read(options: Vec<UserOption>, file: Option<&Path>) -> Result<Vec<User>> 
     Ok(users)
 }
 
-/// `-` is standard input.
+/// Users of a file; `-` is standard input.
 fn of_file(path: &Path) -> Result<Vec<User>> {
     let source = format!("--user-file {}", path.display());
     let read = || -> std::io::Result<String> {
         let mut text = String::new();
         match path == Path::new("-") {
-            true => std::io::stdin().take(FILE_MAX).read_to_string(&mut text)?,
-            false => File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?,
+            true => std::io::stdin()
+                .take(FILE_MAX_BYTES)
+                .read_to_string(&mut text)?,
+            false => File::open(path)?
+                .take(FILE_MAX_BYTES)
+                .read_to_string(&mut text)?,
         };
         Ok(text)
     };
@@ -84,7 +88,7 @@ fn of_file(path: &Path) -> Result<Vec<User>> {
     Ok(users)
 }
 
-/// Never repeats the text, which holds keys.
+/// Parses users; errors never include the text, which has keys.
 fn of_text(text: &str, source: &str) -> Result<Vec<User>> {
     let read = |(at, word): (usize, &str)| match word.parse::<User>() {
         Ok(user) => Ok(user),
@@ -119,7 +123,7 @@ fn ask_for_key(mut user: User) -> Result<User> {
     }
 }
 
-/// A line that the terminal does not show while it is typed, however soon after the prompt.
+/// Reads a line without echo, even if typed right after the prompt.
 fn read_unseen(mut terminal: &File, prompt: &str) -> Result<String> {
     let before = tcgetattr(terminal)?;
     let mut unseen = before.clone();
@@ -172,7 +176,7 @@ mod tests {
         assert!(read(Vec::new(), Some(&missing)).is_err());
     }
 
-    /// The environment is a process's, and is read in one of its own: this test again.
+    /// Runs this test again in a process of its own, as the environment is global.
     #[test]
     fn users_of_the_environment() {
         const ROLE: &str = "CAIRN_TEST_USERS_ROLE";
@@ -211,7 +215,7 @@ mod tests {
             ("none", Some(some), of("a:b=secret,.admin c:d=e")),
             ("none", Some(""), Vec::new()),
             ("none", None, Vec::new()),
-            // Named by an option, these alone count.
+            // With an option these alone are used.
             ("option", Some(some), of("e:f=g")),
             ("file", Some(bad), of("e:f=g")),
         ] {
@@ -232,7 +236,7 @@ mod tests {
         assert!(refused.contains("expected UTF-8"), "{refused}");
     }
 
-    /// On a terminal of its own, which `script` makes.
+    /// On a terminal created by `script`.
     #[test]
     fn a_key_is_asked_for_and_not_shown() {
         const ROLE: &str = "CAIRN_TEST_PROMPT";

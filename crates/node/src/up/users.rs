@@ -1,4 +1,4 @@
-//! `--user ACCOUNT:USER=KEY[,GROUP…]`, and the line of a TempAuth section that means the same.
+//! `--user ACCOUNT:USER=KEY[,GROUP…]`, and the equivalent line of a TempAuth section.
 
 use std::str::FromStr;
 
@@ -26,13 +26,13 @@ impl User {
         }
     }
 
-    /// Is its key the one that everybody knows?
+    /// Whether its key is the well-known one.
     pub fn is_default(&self) -> bool {
         let tester = User::tester();
         (&self.account, &self.user, &self.key) == (&tester.account, &tester.user, &tester.key)
     }
 
-    /// As the conf file has it: `user_test_tester` and `testing .admin`.
+    /// Option and value in the conf file: `user_test_tester` and `testing .admin`.
     pub fn conf_line(&self) -> (String, String) {
         let plain = |text: &str| {
             text.bytes()
@@ -52,8 +52,7 @@ impl User {
         (option, value)
     }
 
-    /// The users of a TempAuth section; lines that no user can be read from are left to the
-    /// middleware to refuse.
+    /// The users of a TempAuth section; invalid lines are left for the middleware to refuse.
     pub fn of_section(section: &Section) -> Vec<User> {
         section
             .iter()

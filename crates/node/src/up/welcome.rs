@@ -1,11 +1,11 @@
-//! What `cairn up` prints once it serves: where, who, and what to try first.
+//! Greeting of `cairn up` once it serves: addresses, users, and first commands.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::up::console::Shown;
 use crate::up::{Store, StoreTls, User};
 
-/// `console`: its address and password. Keys are not shown, but for the one that everybody knows.
+/// The text; `console` has its address and password. Keys are not shown, except the well-known one.
 pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &Shown)>) -> String {
     let scheme = match store.tls {
         Some(_) => "https",
@@ -61,7 +61,7 @@ fn first_commands(url: &str, user: &User, region: &str, own: Option<&StoreTls>) 
     };
     let (os_user, account) = (shell_quoted(&user.user), shell_quoted(&user.account));
     let region = shell_quoted(region);
-    // By these, clients trust a certificate that was made here.
+    // These make clients trust a certificate generated here.
     let trusts = own.map_or(String::new(), |tls| {
         let file = shell_quoted(&tls.cert.display().to_string());
         format!("  export OS_CACERT={file} CURL_CA_BUNDLE={file}\n")
@@ -96,7 +96,7 @@ Ctrl-C ends it; the same command starts it again with everything kept.
     )
 }
 
-/// An address one can connect to, where the server listens on all.
+/// An address to connect to if the server listens on all.
 pub(crate) fn reachable(bind: SocketAddr) -> SocketAddr {
     let ip = match bind.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,14 +1,14 @@
-//! DELETE: marks an account as deleted. Its containers are the reaper's work.
+//! DELETE: marks an account as deleted. The reaper deletes its containers.
 
 use http::StatusCode;
 
-use super::{AccountServer, Asked, deleted, status_headers};
+use super::{AccountRequest, AccountServer, deleted, status_headers};
 use crate::index_server::{Answer, done, timestamp};
 
 impl AccountServer {
-    pub(super) async fn delete(&self, asked: Asked) -> Answer {
+    pub(super) async fn delete(&self, asked: AccountRequest) -> Answer {
         let internal = timestamp(asked.headers())?.internal();
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let write = db.write(None, move |broker| {
             let before = broker.info()?;
             if before.is_deleted() {

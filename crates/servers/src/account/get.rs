@@ -1,4 +1,4 @@
-//! HEAD and GET: facts about an account, and the listing of its containers.
+//! HEAD and GET: totals of an account, and the listing of its containers.
 
 use cairn_http::respond;
 use cairn_index::broker::timestamp;
@@ -8,12 +8,12 @@ use cairn_index::{
 use cairn_types::PolicyIndex;
 use http::{HeaderMap, StatusCode, header};
 
-use super::{AccountServer, Asked, deleted};
+use super::{AccountRequest, AccountServer, deleted};
 use crate::index_server::listing::{self, Containers, Format, PAGE_ROWS};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, add_metadata, head, set, set_content_type};
 
-/// What one visit to the database brings.
+/// Results of one read of the database.
 struct Found {
     info: AccountInfo,
     stats: Vec<ContainerStats>,
@@ -22,14 +22,14 @@ struct Found {
 }
 
 impl AccountServer {
-    pub(super) async fn head(&self, asked: Asked) -> Answer {
+    pub(super) async fn head(&self, asked: AccountRequest) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
         let format = Format::of(&params, asked.headers())?;
         let found = self.find(&asked, None).await?;
         Ok(head(format.content_type(), self.headers_of(&found)))
     }
 
-    pub(super) async fn get(&self, asked: Asked) -> Answer {
+    pub(super) async fn get(&self, asked: AccountRequest) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
         let limit_max = self.config.constraints.account_listing_limit;
         let mut query = listing::list_query(&params, asked.headers(), limit_max)?;
@@ -41,10 +41,10 @@ impl AccountServer {
             next: None,
         });
         let rows = Containers {
-            account: asked.place.account.clone(),
+            account: asked.target.account.clone(),
             policies: self.config.policies.clone(),
         };
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let body = listing::body(format, rows, first, move |cursor| {
             let db = db.clone();
             async move { db.list_containers(cursor, PAGE_ROWS).await }
@@ -64,8 +64,12 @@ impl AccountServer {
         Ok(response)
     }
 
-    async fn find(&self, asked: &Asked, query: Option<ListQuery>) -> Result<Found, Refused> {
-        let db = self.db(&asked.place);
+    async fn find(
+        &self,
+        asked: &AccountRequest,
+        query: Option<ListQuery>,
+    ) -> Result<Found, Refused> {
+        let db = self.db(&asked.target);
         let read = db.read(move |broker| {
             let info = broker.info()?;
             let page = query

@@ -1,16 +1,16 @@
-//! POST: sets metadata of an account that is there.
+//! POST: sets metadata of an existing account.
 
 use cairn_index::AccountBroker;
 use http::StatusCode;
 
-use super::{AccountServer, Asked, deleted};
+use super::{AccountRequest, AccountServer, deleted};
 use crate::index_server::{Answer, done, timestamp};
 
 impl AccountServer {
-    pub(super) async fn post(&self, asked: Asked) -> Answer {
+    pub(super) async fn post(&self, asked: AccountRequest) -> Answer {
         let internal = timestamp(asked.headers())?.internal();
         let metadata = self.new_metadata(&asked)?;
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db_to_fill(&asked.target);
         let gone = db.write(None, move |broker| {
             let info = broker.info()?;
             if info.is_deleted() {

@@ -1,30 +1,30 @@
-//! PUT of an account: makes its database, or moves its put time and sets metadata.
+//! PUT of an account: creates its database, or raises its put time and sets metadata.
 
 use cairn_index::{AccountInfo, NewDb};
 use http::StatusCode;
 
 use super::post::save_metadata;
-use super::{AccountServer, Asked, status_headers};
+use super::{AccountRequest, AccountServer, status_headers};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, timestamp};
 
 enum Put {
     Created,
     Accepted,
-    /// Marked as deleted and not yet reclaimed: nobody gets it back.
+    /// Deleted and not yet reclaimed: it cannot be created again until then.
     Deleted(Box<AccountInfo>),
     Outdated,
 }
 
 impl AccountServer {
-    pub(super) async fn put(&self, asked: Asked) -> Answer {
+    pub(super) async fn put(&self, asked: AccountRequest) -> Answer {
         let internal = timestamp(asked.headers())?.internal();
         let metadata = self.new_metadata(&asked)?;
         let new = NewDb::Account {
-            account: asked.place.account.clone(),
+            account: asked.target.account.clone(),
             put_timestamp: internal.clone(),
         };
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db_to_fill(&asked.target);
         let put = db.write(Some(new), move |broker| {
             let mut created = broker.created();
             if !created {

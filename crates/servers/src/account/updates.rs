@@ -1,16 +1,16 @@
-//! PUT of a container into an account: what container servers tell of theirs.
+//! PUT of a container into an account: a row update from a container server.
 
 use cairn_index::{ContainerRow, NewDb};
 use http::StatusCode;
 
-use super::{AccountServer, Asked};
+use super::{AccountRequest, AccountServer};
 use crate::index_server::status::Refused;
 use crate::index_server::{
     Answer, done, is_auto_created, required, required_number, text, timestamp,
 };
 
 impl AccountServer {
-    pub(super) async fn put_container(&self, asked: Asked) -> Answer {
+    pub(super) async fn put_container(&self, asked: AccountRequest) -> Answer {
         let headers = asked.headers();
         let time = if headers.contains_key("x-timestamp") {
             timestamp(headers)?
@@ -19,14 +19,14 @@ impl AccountServer {
         };
         let row = row_of(&asked)?;
         let is_deletion = row.delete_timestamp > row.put_timestamp;
-        let account = &asked.place.account;
+        let account = &asked.target.account;
         let new = is_auto_created(account, &self.config.constraints).then(|| NewDb::Account {
             account: account.clone(),
             put_timestamp: time.internal(),
         });
         let even_deleted = text(headers, "x-account-override-deleted")
             .is_some_and(|word| word.eq_ignore_ascii_case("yes"));
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let put = db.write(new, move |broker| {
             if !even_deleted && broker.is_deleted()? {
                 return Ok(false);
@@ -42,7 +42,7 @@ impl AccountServer {
     }
 }
 
-fn row_of(asked: &Asked) -> Result<ContainerRow, Refused> {
+fn row_of(asked: &AccountRequest) -> Result<ContainerRow, Refused> {
     let headers = asked.headers();
     let time = |name: &str| {
         let text = required(headers, name)?;
@@ -56,7 +56,7 @@ fn row_of(asked: &Asked) -> Result<ContainerRow, Refused> {
         None => 0,
     };
     Ok(ContainerRow {
-        name: asked.place.container.clone().unwrap_or_default(),
+        name: asked.target.container.clone().unwrap_or_default(),
         put_timestamp: time("x-put-timestamp")?,
         delete_timestamp: time("x-delete-timestamp")?,
         object_count: required_number(headers, "x-object-count")?,

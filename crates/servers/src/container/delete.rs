@@ -1,9 +1,9 @@
-//! DELETE of a container: marks an empty one as deleted, and tells the account.
+//! DELETE of a container: marks an empty one as deleted, and updates the account.
 
 use cairn_index::ContainerInfo;
 use http::StatusCode;
 
-use super::{Asked, ContainerServer, update_sync_store};
+use super::{ContainerRequest, ContainerServer, update_sync_store};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, timestamp};
 
@@ -18,9 +18,9 @@ enum Deleted {
 }
 
 impl ContainerServer {
-    pub(super) async fn delete(&self, asked: Asked) -> Answer {
+    pub(super) async fn delete(&self, asked: ContainerRequest) -> Answer {
         let internal = timestamp(asked.headers())?.internal();
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let deleted = db.write(None, move |broker| {
             if !broker.is_empty()? {
                 return Ok(Deleted::NotEmpty);
@@ -41,7 +41,7 @@ impl ContainerServer {
             Deleted::Gone { existed, info } => (existed, info),
             Deleted::NotEmpty | Deleted::Outdated => return Err(Refused::Conflict),
         };
-        self.tell_account(&asked, &info).await?;
+        self.update_account(&asked, &info).await?;
         if existed {
             Ok(done(StatusCode::NO_CONTENT))
         } else {

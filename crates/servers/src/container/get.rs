@@ -1,4 +1,4 @@
-//! HEAD and GET: facts about a container, and the listing of its objects.
+//! HEAD and GET: properties of a container, and the listing of its objects.
 
 use cairn_http::{Body, Response, respond};
 use cairn_index::{
@@ -6,20 +6,20 @@ use cairn_index::{
 };
 use http::{HeaderMap, StatusCode, header};
 
-use super::shards::{RecordType, ShardsAsked, ShardsFound};
-use super::{Asked, ContainerServer, info_headers};
+use super::shards::{RecordType, ShardsFound, ShardsQuery};
+use super::{ContainerRequest, ContainerServer, info_headers};
 use crate::index_server::listing::{self, Format, Objects, PAGE_ROWS};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, add_metadata, head, policy_index, set, set_content_type};
 
-/// What one visit to the database brings.
+/// Results of one read of the database.
 struct Found {
     info: ContainerInfo,
     metadata: Metadata,
     page: Option<ListPage<ObjectEntry>>,
 }
 
-/// What a GET finds.
+/// Result of a GET's read.
 enum Seen {
     Objects(Box<Found>),
     Shards(Box<ShardsFound>),
@@ -27,7 +27,7 @@ enum Seen {
 }
 
 impl ContainerServer {
-    pub(super) async fn head(&self, asked: Asked) -> Answer {
+    pub(super) async fn head(&self, asked: ContainerRequest) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
         let format = Format::of(&params, asked.headers())?;
         let found = self.find(&asked).await?;
@@ -35,24 +35,24 @@ impl ContainerServer {
         Ok(head(format.content_type(), headers))
     }
 
-    pub(super) async fn get(&self, asked: Asked) -> Answer {
+    pub(super) async fn get(&self, asked: ContainerRequest) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
         let limit_max = self.config.constraints.container_listing_limit;
         let query = listing::list_query(&params, asked.headers(), limit_max)?;
         let format = Format::of(&params, asked.headers())?;
-        let shards = ShardsAsked::of(&params, asked.headers());
+        let shards = ShardsQuery::of(&params, asked.headers());
         let records = RecordType::of(asked.headers());
         let requested = match records {
             RecordType::Shards => None,
             _ => policy_index(asked.headers(), &self.config.policies)?,
         };
-        // What is wrong about ranges matters to those alone who ask for them.
+        // Errors in parameters of ranges matter only to requests for ranges.
         let asked_shards = match records {
             RecordType::Objects => None,
             _ => Some(shards?),
         };
         let look = asked_shards.clone();
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let seen = db.read(move |broker| {
             let info = broker.info()?;
             if let Some(look) = look.filter(|_| records.is_shards(&info)) {
@@ -101,7 +101,7 @@ impl ContainerServer {
         let rows = Objects {
             container: asked.container().to_owned(),
         };
-        let db = self.db(&asked.place);
+        let db = self.db(&asked.target);
         let body = listing::body(format, rows, first, move |cursor| {
             let db = db.clone();
             async move { db.list_objects(cursor, PAGE_ROWS).await }
@@ -109,9 +109,9 @@ impl ContainerServer {
         Ok(listed(format, headers, body))
     }
 
-    /// The container, if it is not deleted.
-    async fn find(&self, asked: &Asked) -> Result<Found, Refused> {
-        let db = self.db(&asked.place);
+    /// Reads the container, unless it is deleted.
+    async fn find(&self, asked: &ContainerRequest) -> Result<Found, Refused> {
+        let db = self.db(&asked.target);
         let read = db.read(|broker| {
             Ok(Found {
                 info: broker.info()?,
@@ -134,7 +134,7 @@ impl ContainerServer {
     }
 }
 
-/// A container that is deleted, or never was, still has backend headers.
+/// The 404 of a deleted or nonexistent container, with backend headers.
 fn not_found(found: Result<ContainerInfo, IndexError>) -> Refused {
     let info = match found {
         Ok(info) => info,

@@ -1,18 +1,18 @@
-//! POST: sets metadata of a container that is there.
+//! POST: sets metadata of an existing container.
 
 use http::StatusCode;
 
-use super::{Asked, ContainerServer, keeps_timestamp, save_metadata};
+use super::{ContainerRequest, ContainerServer, keeps_timestamp, save_metadata};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, timestamp};
 
 impl ContainerServer {
-    pub(super) async fn post(&self, asked: Asked) -> Answer {
+    pub(super) async fn post(&self, asked: ContainerRequest) -> Answer {
         let internal = timestamp(asked.headers())?.internal();
         self.check_sync_to(asked.headers())?;
         let metadata = self.new_metadata(&asked)?;
         let touches = !keeps_timestamp(asked.headers());
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db_to_fill(&asked.target);
         let posted = db.write(None, move |broker| {
             if broker.is_deleted()? {
                 return Ok(false);

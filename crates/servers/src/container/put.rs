@@ -1,12 +1,12 @@
-//! PUT of a container: makes its database, brings a deleted one back, or moves its put time and
-//! sets metadata; then tells the account.
+//! PUT of a container: creates its database, recreates a deleted one, or raises its put time and
+//! sets metadata; then updates the account.
 
 use cairn_http::{Body, respond};
 use cairn_index::{ContainerBroker, ContainerInfo, NewDb};
 use http::StatusCode;
 
 use super::shards::RecordType;
-use super::{Asked, ContainerServer, save_metadata};
+use super::{ContainerRequest, ContainerServer, save_metadata};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, policy_index, text, timestamp};
 
@@ -20,7 +20,7 @@ enum Put {
 }
 
 impl ContainerServer {
-    pub(super) async fn put(&self, asked: Asked, body: Body) -> Answer {
+    pub(super) async fn put(&self, asked: ContainerRequest, body: Body) -> Answer {
         let time = timestamp(asked.headers())?;
         self.check_sync_to(asked.headers())?;
         if RecordType::of(asked.headers()) == RecordType::Shards {
@@ -38,12 +38,12 @@ impl ContainerServer {
         let metadata = self.new_metadata(&asked)?;
         let internal = time.internal();
         let new = NewDb::Container {
-            account: asked.place.account.clone(),
+            account: asked.target.account.clone(),
             container: asked.container().to_owned(),
             put_timestamp: internal.clone(),
             storage_policy_index: policy,
         };
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db_to_fill(&asked.target);
         let put = db.write(Some(new), move |broker| {
             let put = put_container(broker, &internal, policy, requested)?;
             if let Put::Done { .. } = &put {
@@ -57,7 +57,7 @@ impl ContainerServer {
             Put::Outdated => return Err(Refused::Conflict),
         };
         let policy = info.storage_policy_index;
-        self.tell_account(&asked, &info).await?;
+        self.update_account(&asked, &info).await?;
         Ok(created_or_accepted(created, policy))
     }
 }
@@ -81,7 +81,7 @@ fn put_container(
     let before = broker.info()?;
     let recreated = before.is_deleted();
     if recreated {
-        // Only a container that is gone may come back with another policy.
+        // Only a deleted container may be recreated with another policy.
         broker.set_storage_policy_index(policy, internal)?;
     } else if requested.is_some_and(|requested| requested != before.storage_policy_index) {
         return Ok(Put::OtherPolicy(before.storage_policy_index));

@@ -1,9 +1,9 @@
-//! Shard ranges over HTTP: listed for proxies and sharders, put by sharders; and rows that belong
-//! to a shard are sent on to it.
+//! Shard ranges over HTTP: GET by proxies and sharders, PUT by sharders; and redirects of rows that
+//! belong to a shard.
 //!
-//! `X-Backend-Record-Type: shard` asks for ranges, `auto` for ranges where the container is
-//! sharded and for objects elsewhere; `X-Backend-Record-Shard-Format: namespace` leaves all but
-//! name and bounds out.
+//! `X-Backend-Record-Type: shard` requests ranges; `auto` requests ranges of a sharded container
+//! and objects of any other; `X-Backend-Record-Shard-Format: namespace` reduces ranges to names and
+//! bounds.
 
 use cairn_formats::json_ascii;
 use cairn_formats::shard::{ShardRange, State};
@@ -15,22 +15,22 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
 use super::put::{created_or_accepted, no_policy};
-use super::{Asked, ContainerServer, info_headers, save_metadata};
+use super::{ContainerRequest, ContainerServer, info_headers, save_metadata};
 use crate::index_server::listing::Format;
 use crate::index_server::status::Refused;
 use crate::index_server::{
     Answer, is_yes, policy_index, read_body, set, set_content_type, text, timestamp,
 };
 
-/// A range is a few hundred bytes and a name or two.
+/// Maximum size of a PUT of ranges, each of a few hundred bytes and a name or two.
 const SHARDS_BYTES_MAX: u64 = 64 << 20;
 
-/// What kind of records a GET asks for.
+/// Kind of records requested by a GET.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordType {
     Objects,
     Shards,
-    /// Whatever the container's state suggests.
+    /// Selected by the container's state.
     Auto,
 }
 
@@ -53,17 +53,17 @@ impl RecordType {
     }
 }
 
-/// What a GET asks of the ranges.
+/// Parameters of a GET of ranges.
 #[derive(Clone, Debug)]
-pub(super) struct ShardsAsked {
+pub(super) struct ShardsQuery {
     query: RangeQuery,
-    /// Of a sharded container all are wanted, whatever markers say.
+    /// Whether all ranges of a sharded container are returned, whatever the markers.
     all_if_sharded: bool,
     shows_deleted: bool,
     namespaces: bool,
 }
 
-/// What was found of them.
+/// Result of a GET of ranges.
 pub(super) struct ShardsFound {
     pub(super) info: ContainerInfo,
     pub(super) metadata: Metadata,
@@ -71,7 +71,7 @@ pub(super) struct ShardsFound {
     all: bool,
 }
 
-impl ShardsAsked {
+impl ShardsQuery {
     pub(super) fn of(params: &Params, headers: &HeaderMap) -> Result<Self, Refused> {
         let param = |name: &str| params.get(name).unwrap_or("").to_owned();
         let mut query = RangeQuery {
@@ -113,7 +113,7 @@ impl ShardsAsked {
             let reason = "No auditing state for namespace GET";
             return Err(Refused::BadRequest(reason.into()));
         }
-        Ok(ShardsAsked {
+        Ok(ShardsQuery {
             query,
             all_if_sharded: is("x-backend-override-shard-name-filter", "sharded"),
             shows_deleted: is_yes(headers, "x-backend-override-deleted"),
@@ -172,7 +172,7 @@ fn full_record(range: &ShardRange) -> Value {
 impl ContainerServer {
     pub(super) fn shards_listed(
         &self,
-        asked: &ShardsAsked,
+        asked: &ShardsQuery,
         found: &ShardsFound,
         format: Format,
         mut headers: HeaderMap,
@@ -200,7 +200,7 @@ impl ContainerServer {
                 .iter()
                 .map(|r| format!("{}\n", r.name))
                 .collect(),
-            // No document has ranges; one without any is that of an empty container.
+            // No XML document has ranges; without any it equals that of an empty container.
             Format::Xml | Format::TextXml if found.ranges.is_empty() => format!(
                 "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<container name=\"{}\" />",
                 escaped(&found.info.container)
@@ -216,7 +216,7 @@ impl ContainerServer {
         Ok(response)
     }
 
-    pub(super) async fn put_shards(&self, asked: Asked, body: Body) -> Answer {
+    pub(super) async fn put_shards(&self, asked: ContainerRequest, body: Body) -> Answer {
         let time = timestamp(asked.headers())?;
         let requested = policy_index(asked.headers(), &self.config.policies)?;
         let ranges = read_body(body, SHARDS_BYTES_MAX, ranges_of_json).await?;
@@ -226,7 +226,7 @@ impl ContainerServer {
         }
         let metadata = self.new_metadata(&asked)?;
         let internal = time.internal();
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db_to_fill(&asked.target);
         let put = db.write(new, move |broker| {
             save_metadata(broker, &metadata, &internal)?;
             broker.merge_shard_ranges(ranges)?;
@@ -236,24 +236,27 @@ impl ContainerServer {
         Ok(created_or_accepted(created, policy))
     }
 
-    /// Where a row belongs, if whoever tells it can be sent on and there is a shard for it.
-    pub(super) async fn redirect(&self, asked: &Asked) -> Result<Option<Response>, Refused> {
+    /// The redirect of a row to its shard, if the sender accepts redirects and there is a shard.
+    pub(super) async fn redirect(
+        &self,
+        asked: &ContainerRequest,
+    ) -> Result<Option<Response>, Refused> {
         if !is_yes(asked.headers(), "x-backend-accept-redirect") {
             return Ok(None);
         }
-        let object = asked.place.object.clone().unwrap_or_default();
+        let object = asked.target.object.clone().unwrap_or_default();
         let query = RangeQuery {
             includes: Some(object.clone()),
             states: State::UPDATING.to_vec(),
             ..RangeQuery::default()
         };
         let ranges = self
-            .db(&asked.place)
+            .db(&asked.target)
             .read(move |broker| broker.list_shard_ranges(&query))
             .await;
         let range = match ranges {
             Ok(ranges) => ranges.into_iter().next(),
-            // It may be made by the row.
+            // The row may create it.
             Err(cairn_index::IndexError::NotFound { .. }) => None,
             Err(error) => return Err(error.into()),
         };
@@ -263,7 +266,7 @@ impl ContainerServer {
         let location = format!("/{}/{object}", range.name);
         let quoted = quote_path(&location);
         if location != quoted && !is_yes(asked.headers(), "x-backend-accept-quoted-location") {
-            // It could not be read there; the sharder moves the row later.
+            // The sender cannot parse a quoted location; the sharder moves the row later.
             return Ok(None);
         }
         let mut response = respond::standard(StatusCode::MOVED_PERMANENTLY);
@@ -275,7 +278,7 @@ impl ContainerServer {
         Ok(Some(response))
     }
 
-    /// The headers of an answer about ranges.
+    /// Headers of a response with ranges.
     pub(super) fn shard_headers(&self, found: &ShardsFound) -> HeaderMap {
         let mut headers = info_headers(&found.info, false);
         crate::index_server::add_metadata(&mut headers, &found.metadata, |name| {

@@ -1,4 +1,4 @@
-//! Where container sync may send a container's objects: the check of `X-Container-Sync-To`.
+//! Check of `X-Container-Sync-To`: the hosts to which container sync may send objects.
 
 use http::HeaderMap;
 

@@ -1,5 +1,4 @@
-//! Rows: what object servers tell a container about its objects, and what the container then
-//! tells its account.
+//! Rows: updates from object servers, and the container's own update of its account.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,19 +11,19 @@ use http::{HeaderMap, Method, StatusCode};
 use serde_json::Value;
 
 use super::put::no_policy;
-use super::{Asked, ContainerServer};
+use super::{ContainerRequest, ContainerServer};
 use crate::index_server::status::Refused;
 use crate::index_server::{
     Answer, done, policy_index, read_body, required, required_number, set, text, timestamp,
 };
 
-/// The most that `UPDATE` reads.
+/// Maximum body of an `UPDATE`.
 const ROWS_BYTES_MAX: u64 = 64 << 20;
-/// Of an account's answer only the status counts.
+/// Maximum bytes read of an account server's response, whose body is ignored.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 impl ContainerServer {
-    pub(super) async fn put_object(&self, asked: Asked) -> Answer {
+    pub(super) async fn put_object(&self, asked: ContainerRequest) -> Answer {
         let headers = asked.headers();
         let time = timestamp(headers)?;
         let policy = policy_index(headers, &self.config.policies)?.unwrap_or(0);
@@ -36,7 +35,7 @@ impl ContainerServer {
         )
         .map_err(bad_time)?;
         let row = ObjectRow {
-            name: asked.place.object.clone().unwrap_or_default(),
+            name: asked.target.object.clone().unwrap_or_default(),
             data,
             ctype,
             meta,
@@ -50,26 +49,26 @@ impl ContainerServer {
             return Ok(redirected);
         }
         let new = self.new_db_for_row(&asked, time, policy);
-        // Of an object that is there: what is kept free of uploads is for its row.
-        self.db(&asked.place).merge_items(new, vec![row]).await?;
+        // The object exists already, so its row may use the space kept free of uploads.
+        self.db(&asked.target).merge_items(new, vec![row]).await?;
         Ok(done(StatusCode::CREATED))
     }
 
-    pub(super) async fn delete_object(&self, asked: Asked) -> Answer {
+    pub(super) async fn delete_object(&self, asked: ContainerRequest) -> Answer {
         let time = timestamp(asked.headers())?;
         let policy = policy_index(asked.headers(), &self.config.policies)?.unwrap_or(0);
         if let Some(redirected) = self.redirect(&asked).await? {
             return Ok(redirected);
         }
-        let name = asked.place.object.clone().unwrap_or_default();
+        let name = asked.target.object.clone().unwrap_or_default();
         let new = self.new_db_for_row(&asked, time, policy);
         let row = ObjectRow::tombstone(name, time, policy);
-        self.db(&asked.place).merge_items(new, vec![row]).await?;
+        self.db(&asked.target).merge_items(new, vec![row]).await?;
         Ok(done(StatusCode::NO_CONTENT))
     }
 
-    /// Many rows at once: a JSON list of objects as replicas exchange them.
-    pub(super) async fn update(&self, asked: Asked, body: Body) -> Answer {
+    /// Merges many rows at once: a JSON list of objects, in the format of replication.
+    pub(super) async fn update(&self, asked: ContainerRequest, body: Body) -> Answer {
         let time = timestamp(asked.headers())?;
         let policy = policy_index(asked.headers(), &self.config.policies)?;
         let new = self.new_db_for_row(&asked, time, policy.unwrap_or(0));
@@ -77,15 +76,15 @@ impl ContainerServer {
             return Err(no_policy());
         }
         let rows = read_body(body, ROWS_BYTES_MAX, rows_of_json).await?;
-        self.db(&asked.place).merge_items(new, rows).await?;
+        self.db(&asked.target).merge_items(new, rows).await?;
         Ok(done(StatusCode::ACCEPTED))
     }
 
-    /// Tells the account servers that the request names about this container. What fails is left
-    /// to the updater; only when all of them know no such account is the request refused.
-    pub(super) async fn tell_account(
+    /// Updates the container's row on the account servers named in the request. Failures are left
+    /// to the updater; the request is refused only if all of them lack the account.
+    pub(super) async fn update_account(
         &self,
-        asked: &Asked,
+        asked: &ContainerRequest,
         info: &ContainerInfo,
     ) -> Result<(), Refused> {
         let list = |name: &str| -> Vec<String> {
@@ -103,12 +102,12 @@ impl ContainerServer {
         if partition.is_empty() {
             return Ok(());
         }
-        let told = hosts
+        let updates = hosts
             .iter()
             .zip(&devices)
-            .map(|(host, device)| self.tell_one(asked, info, host, device, partition));
-        let told = join_all(told).await;
-        if told
+            .map(|(host, device)| self.update_account_server(asked, info, host, device, partition));
+        let updates = join_all(updates).await;
+        if updates
             .iter()
             .all(|status| *status == Some(StatusCode::NOT_FOUND))
         {
@@ -117,9 +116,9 @@ impl ContainerServer {
         Ok(())
     }
 
-    async fn tell_one(
+    async fn update_account_server(
         &self,
-        asked: &Asked,
+        asked: &ContainerRequest,
         info: &ContainerInfo,
         host: &str,
         device: &str,
@@ -127,7 +126,7 @@ impl ContainerServer {
     ) -> Option<StatusCode> {
         let path = format!(
             "/{device}/{partition}/{}/{}",
-            asked.place.account,
+            asked.target.account,
             asked.container()
         );
         let failed = |reason: String| {
@@ -164,7 +163,7 @@ impl ContainerServer {
     }
 }
 
-/// Addresses of rings are numbers; a name is looked up.
+/// Resolves a host; ring addresses are numeric, names are looked up.
 async fn resolve(host: &str) -> Option<SocketAddr> {
     let (name, port) = host.rsplit_once(':')?;
     let port: u16 = port.parse().ok()?;
@@ -175,7 +174,7 @@ async fn resolve(host: &str) -> Option<SocketAddr> {
     tokio::net::lookup_host((bare, port)).await.ok()?.next()
 }
 
-fn account_headers(asked: &Asked, info: &ContainerInfo) -> HeaderMap {
+fn account_headers(asked: &ContainerRequest, info: &ContainerInfo) -> HeaderMap {
     let mut headers = HeaderMap::new();
     set(&mut headers, "X-Put-Timestamp", &info.put_timestamp);
     set(&mut headers, "X-Delete-Timestamp", &info.delete_timestamp);

@@ -1,8 +1,9 @@
-//! Listings as bytes: plain names, JSON or XML, page by page as they are read.
+//! Serialisation of listings: plain names, JSON or XML, page by page.
 //!
-//! A listing of one page is sent with its length; a longer one page after page, each read when
-//! the one before has been taken: ten thousand rows are never in memory at once. The bytes are
-//! those of Python's `json.dumps` and `ElementTree`, which Swift's proxies and clients know.
+//! A listing of one page is sent with its length; a longer one is streamed, each page read after
+//! the previous one was consumed, so that ten thousand rows are never in memory at once. The bytes
+//! equal those of Python's `json.dumps` and `ElementTree`, on which Swift's proxies and clients
+//! rely.
 
 use std::future::Future;
 
@@ -21,10 +22,10 @@ use http::{HeaderMap, header};
 use super::status::Refused;
 use super::text;
 
-/// Rows of one page: what one chunk of the body is made of.
+/// Rows per page, which is one chunk of the body.
 pub(crate) const PAGE_ROWS: usize = 1000;
 
-/// How a listing is written.
+/// Format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Plain,
@@ -45,7 +46,7 @@ impl Format {
         }
     }
 
-    /// By `format=`, else by the `Accept` header.
+    /// Selected by `format=`, else by the `Accept` header.
     pub(crate) fn of(params: &Params, headers: &HeaderMap) -> Result<Format, Refused> {
         match params.get("format").filter(|format| !format.is_empty()) {
             Some(format) if format.eq_ignore_ascii_case("json") => Ok(Format::Json),
@@ -59,7 +60,7 @@ impl Format {
     }
 }
 
-/// The first format that the best of the accepted types takes.
+/// The first format that matches the best accepted type.
 fn best_match(accept: &str) -> Result<Format, Refused> {
     if accept.is_empty() {
         return Ok(Format::Plain);
@@ -69,7 +70,7 @@ fn best_match(accept: &str) -> Result<Format, Refused> {
     for accepted in accept.split(',') {
         types.push(accepted_type(accepted).ok_or_else(invalid)?);
     }
-    // Exact types go before patterns of the same quality; the sort is stable.
+    // Exact types precede wildcards of the same quality; the sort is stable.
     types.sort_by(|a, b| {
         let exact = |(main, sub, _): &(&str, &str, f64)| *main != "*" && *sub != "*";
         b.2.total_cmp(&a.2).then(exact(b).cmp(&exact(a)))
@@ -118,7 +119,7 @@ pub(crate) fn params(query: Option<&str>) -> Result<Params, Refused> {
         .map_err(|NotUtf8| Refused::BadRequest("query parameter not valid UTF-8".into()))
 }
 
-/// The query of a listing, its policy still to be set.
+/// The query of a listing, without its policy.
 pub(crate) fn list_query(
     params: &Params,
     headers: &HeaderMap,
@@ -148,9 +149,9 @@ pub(crate) fn list_query(
     })
 }
 
-/// How one kind of row is written.
+/// Serialisation of one kind of row.
 pub(crate) trait Rows<R>: Send + 'static {
-    /// The XML document's element, and its `name`.
+    /// The XML document's root element, and its `name`.
     fn root(&self) -> (&'static str, &str);
     fn name<'r>(&self, row: &'r R) -> &'r str;
     /// A JSON object.
@@ -158,11 +159,11 @@ pub(crate) trait Rows<R>: Send + 'static {
     /// An XML element.
     fn xml(&self, out: &mut Vec<u8>, row: &R);
     fn subdir_xml(&self, out: &mut Vec<u8>, name: &str);
-    /// What follows the root's start tag and each element.
+    /// White space after the root's start tag and after each element.
     fn xml_space(&self) -> &'static [u8];
 }
 
-/// A body of all the pages; none if there is nothing to say (which is 204).
+/// Body of all pages; none if the listing is empty (204).
 pub(crate) fn body<R, W, F, Fut>(
     format: Format,
     rows: W,
@@ -202,7 +203,7 @@ where
                 Some((Ok(Bytes::from(chunk)), (None, page.next, writer, fetch)))
             }
             Err(error) => {
-                // The head is sent: a body that breaks off is all that can be told.
+                // The head was sent: breaking off the body is the only way to report it.
                 tracing::error!(%error, "a listing broke off");
                 let error = BodyError::Source(error.to_string());
                 Some((Err(error), (None, None, writer, fetch)))
@@ -303,12 +304,12 @@ impl<W> Writer<W> {
     }
 }
 
-/// Objects of a container.
+/// Serialisation of a container's objects.
 pub(crate) struct Objects {
     pub(crate) container: String,
 }
 
-/// An object as clients see it: a manifest has the size of what it stands for.
+/// Size and content type shown to clients: a manifest has the size of its segments.
 fn shown(row: &ObjectEntry) -> (i64, String) {
     let (content_type, swift_bytes) = extract_swift_bytes(&row.content_type);
     let size = swift_bytes.and_then(|bytes| bytes.parse().ok());
@@ -359,7 +360,7 @@ impl Rows<ObjectEntry> for Objects {
     }
 }
 
-/// Containers of an account.
+/// Serialisation of an account's containers.
 pub(crate) struct Containers {
     pub(crate) account: String,
     pub(crate) policies: std::sync::Arc<PolicySet>,

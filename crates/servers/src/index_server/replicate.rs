@@ -1,17 +1,17 @@
-//! `REPLICATE /<device>/<partition>/<hash>`: what replicators of OpenStack Swift ask of a
-//! database, as a JSON list of the operation's name and its arguments.
+//! `REPLICATE /<device>/<partition>/<hash>`: the replication RPC of OpenStack Swift's databases;
+//! the body is a JSON list of the operation's name and its arguments.
 //!
-//! | operation | arguments | answer |
+//! | operation | arguments | response |
 //! | --- | --- | --- |
-//! | `sync` | highest row, hash, id, created, put and delete time, metadata[, status change, count, policy] | 200 and the replica's facts as JSON |
+//! | `sync` | highest row, hash, id, created, put and delete time, metadata[, status change, count, policy] | 200 and the replica's properties as JSON |
 //! | `merge_items` | rows, the sender's id | 202 |
 //! | `merge_syncs` | `[{"remote_id", "sync_point"}]` | 202 |
 //! | `merge_shard_ranges` | ranges, the sender's id | 202 |
 //! | `get_shard_ranges` | | 200 and the ranges |
-//! | `complete_rsync` | a file in the device's `tmp`[, its name here] | 204: it is the database now |
-//! | `rsync_then_merge` | a file in `tmp` | 204: it has our rows, and is the database now |
+//! | `complete_rsync` | a file in the device's `tmp`[, its name here] | 204: installed as the database |
+//! | `rsync_then_merge` | a file in `tmp` | 204: merged with our rows, and installed |
 //!
-//! 404 says that there is no database, which makes a replicator send the whole file.
+//! 404 means that there is no database, upon which a replicator sends the whole file.
 
 use cairn_formats::json_ascii;
 use cairn_http::params::{quote_path, split_path, unquote};
@@ -30,10 +30,11 @@ use std::sync::Arc;
 use super::status::Refused;
 use super::{Answer, done, drive_check, read_body};
 
-/// A thousand rows of long names are a few megabytes; peers may be told to send more at once.
+/// Maximum body. A thousand rows of long names are a few megabytes; peers may be configured to send
+/// more.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 
-/// What the servers' confs say about it.
+/// The server's configuration for replication.
 pub(crate) struct Replicated<'s> {
     pub(crate) pool: &'s Arc<IndexPool>,
     pub(crate) kind: DbKind,
@@ -85,7 +86,7 @@ fn bad(text: impl Into<String>) -> Refused {
     Refused::BadRequest(text.into())
 }
 
-/// The database that the path names.
+/// Parses the database's key from the path.
 fn key_of(path: &str, kind: DbKind) -> Result<DbKey, Refused> {
     let path = unquote(path).map_err(|_| Refused::PathNotUtf8)?;
     let invalid = || bad(format!("Invalid path: {}", quote_path(&path)));
@@ -124,15 +125,15 @@ fn list<'a>(args: &'a [Value], what: &str) -> Result<&'a [Value], Refused> {
 
 async fn sync(db: &IndexDb, args: &[Value]) -> Answer {
     let remote = remote_info(args)?;
-    make_room(db).await?;
+    make_tmp_folder(db).await?;
     let (info, point) = db
         .write(None, move |broker| broker.answer_sync(&remote))
         .await?;
     Ok(json_answer(&info.to_json(point)))
 }
 
-/// Whoever is told that there is no database may be about to send one: it goes into `tmp`.
-async fn make_room(db: &IndexDb) -> Result<(), Refused> {
+/// Creates `tmp`: a peer that is answered 404 may send the whole file next.
+async fn make_tmp_folder(db: &IndexDb) -> Result<(), Refused> {
     if db.exists().await? {
         return Ok(());
     }
@@ -143,7 +144,7 @@ async fn make_room(db: &IndexDb) -> Result<(), Refused> {
 fn remote_info(args: &[Value]) -> Result<RemoteInfo, Refused> {
     let column = args.get(6).and_then(Value::as_str).unwrap_or_default();
     let metadata = Metadata::parse(column).unwrap_or_else(|error| {
-        // As Swift does: the rest is worth having.
+        // As in Swift, the rest is still used.
         tracing::error!(%error, "a replica's metadata is not readable");
         Metadata::default()
     });
@@ -167,7 +168,7 @@ fn remote_info(args: &[Value]) -> Result<RemoteInfo, Refused> {
     })
 }
 
-/// The text is kept: replicas compare it. Zero may be written as 0.
+/// A timestamp's text, unchanged, as replicas compare it. Zero may be written as 0.
 fn time(args: &[Value], at: usize) -> Result<String, Refused> {
     let time = text(args, at, "a time")?;
     let readable = time == "0" || !timestamp(time).is_zero() || time.starts_with("0000000000");
@@ -229,7 +230,7 @@ fn received(received: Received) -> Answer {
     }
 }
 
-/// Swift reads these answers as ASCII.
+/// A JSON response; Swift reads it as ASCII.
 fn json_answer(value: &Value) -> Response {
     typed(
         StatusCode::OK,

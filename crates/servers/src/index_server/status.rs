@@ -1,4 +1,4 @@
-//! Why an account or container server refuses: the one place that turns it into a status.
+//! Refusals of account and container servers, and the only place that maps them to status codes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use cairn_index::IndexError;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 
-/// From one line about a device that is down to the next.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Devices remembered; with more than these down, some are told about more often.
-const TOLD_MAX: usize = 1024;
+/// Minimum interval of log lines about a device that is down.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum devices remembered; if more are down, some are logged more often.
+const DEVICES_MAX: usize = 1024;
 
-/// Why there is no success.
+/// Reasons for a refusal.
 #[derive(Debug)]
 pub(crate) enum Refused {
     PathNotUtf8,
     MethodNotAllowed,
-    /// With the text that is answered.
+    /// With the text of the response.
     BadRequest(String),
     LimitTooHigh {
         max: usize,
     },
     NotAcceptable,
     NotFound,
-    /// There was something, or facts about nothing: headers go along.
+    /// 404 with headers, about a deleted or nonexistent item.
     NotFoundWith(Box<HeaderMap>),
     Conflict,
-    /// The container has this policy, not the one asked for.
+    /// The container's policy differs from the requested one.
     OtherPolicy(i64),
     RecentlyDeleted(Box<HeaderMap>),
-    /// The device's name can be none.
+    /// Invalid device name.
     NoDrive,
     Index(IndexError),
 }
@@ -104,22 +104,22 @@ fn index_error(error: &IndexError) -> Response {
     };
     match status {
         StatusCode::NOT_FOUND => {}
-        _ if !DOWN.is_news(error, Instant::now()) => {}
+        _ if !DOWN.should_log(error, Instant::now()) => {}
         StatusCode::INTERNAL_SERVER_ERROR => tracing::error!(%error, "index request failed"),
         _ => tracing::warn!(%error, status = status.as_u16(), "index request refused"),
     }
     respond::standard(status)
 }
 
-/// Devices that are not mounted or fail, and when that was told last: every request to one is
-/// refused, and one line a minute says it all.
-static DOWN: Told = Told(Mutex::new(BTreeMap::new()));
+/// Rate limit of log lines about devices that are unmounted or fail: every request to one is
+/// refused, and one line a minute suffices.
+static DOWN: LogLimit = LogLimit(Mutex::new(BTreeMap::new()));
 
-struct Told(Mutex<BTreeMap<PathBuf, Instant>>);
+struct LogLimit(Mutex<BTreeMap<PathBuf, Instant>>);
 
-impl Told {
-    /// Should this error be logged? Others than of a device that is down always.
-    fn is_news(&self, error: &IndexError, now: Instant) -> bool {
+impl LogLimit {
+    /// Whether to log an error; always, unless a device is down.
+    fn should_log(&self, error: &IndexError, now: Instant) -> bool {
         match error {
             IndexError::NotMounted { path } => self.is_due(path, now),
             IndexError::DriveFailed { path, .. } => self.is_due(device_of(path), now),
@@ -129,10 +129,10 @@ impl Told {
 
     fn is_due(&self, device: &Path, now: Instant) -> bool {
         let mut told = self.0.lock();
-        if told.get(device).is_some_and(|at| now < *at + TOLD_EVERY) {
+        if told.get(device).is_some_and(|at| now < *at + LOG_INTERVAL) {
             return false;
         }
-        if told.len() >= TOLD_MAX {
+        if told.len() >= DEVICES_MAX {
             told.clear();
         }
         told.insert(device.to_owned(), now);
@@ -140,7 +140,7 @@ impl Told {
     }
 }
 
-/// The device that a database is on.
+/// Device of a database's path.
 fn device_of(path: &Path) -> &Path {
     let is_kind = |folder: &&Path| folder.ends_with("accounts") || folder.ends_with("containers");
     let kind = path.ancestors().skip(1).find(is_kind);
@@ -158,25 +158,25 @@ mod tests {
 
     #[test]
     fn a_missing_device_is_told_once_a_minute() {
-        let told = Told(Mutex::default());
+        let told = LogLimit(Mutex::default());
         let missing = |name: &str| IndexError::NotMounted { path: name.into() };
         let start = Instant::now();
-        assert!(told.is_news(&missing("sda"), start));
-        assert!(!told.is_news(&missing("sda"), start + TOLD_EVERY / 2));
-        assert!(told.is_news(&missing("sdb"), start));
-        assert!(told.is_news(&missing("sda"), start + TOLD_EVERY));
+        assert!(told.should_log(&missing("sda"), start));
+        assert!(!told.should_log(&missing("sda"), start + LOG_INTERVAL / 2));
+        assert!(told.should_log(&missing("sdb"), start));
+        assert!(told.should_log(&missing("sda"), start + LOG_INTERVAL));
         let failed = |name: &str| IndexError::DriveFailed {
             path: format!("/srv/{name}/containers/7/abc/hash/{name}.db").into(),
             reason: "disk I/O error".into(),
         };
-        assert!(told.is_news(&failed("a"), start));
-        assert!(!told.is_news(&failed("a"), start));
-        assert!(told.is_news(&failed("b"), start));
-        assert!(told.is_news(&failed("a"), start + TOLD_EVERY));
-        assert!(told.is_news(&IndexError::Closed, start));
-        assert!(told.is_news(&IndexError::Closed, start));
-        for number in 0..2 * TOLD_MAX {
-            assert!(told.is_news(&missing(&number.to_string()), start));
+        assert!(told.should_log(&failed("a"), start));
+        assert!(!told.should_log(&failed("a"), start));
+        assert!(told.should_log(&failed("b"), start));
+        assert!(told.should_log(&failed("a"), start + LOG_INTERVAL));
+        assert!(told.should_log(&IndexError::Closed, start));
+        assert!(told.should_log(&IndexError::Closed, start));
+        for number in 0..2 * DEVICES_MAX {
+            assert!(told.should_log(&missing(&number.to_string()), start));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies of answers: an object's content or ranges of it, streamed from its device.
+//! Response bodies: an object's content or ranges of it, streamed from its device.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,13 +13,13 @@ use cairn_http::{Body, BodyError};
 use super::Inner;
 use super::target::Target;
 
-/// What a body is put together from.
+/// Part of a body.
 enum Part {
     Bytes(Bytes),
     Range(Range<u64>),
 }
 
-/// One range of the content, or all of it.
+/// Body of one range of the content, or all of it.
 pub(super) fn range_body(
     inner: &Arc<Inner>,
     target: &Target,
@@ -38,7 +38,7 @@ pub(super) fn range_body(
     }
 }
 
-/// Several ranges of the content, framed.
+/// Body of several ranges, as MIME multipart.
 pub(super) fn multipart_body(
     inner: &Arc<Inner>,
     target: &Target,
@@ -78,7 +78,7 @@ fn slice(bytes: &Bytes, range: &Range<u64>) -> Bytes {
     bytes.slice(end.min(range.start as usize)..end)
 }
 
-/// An open object to read ranges of.
+/// An open object as the source of ranges.
 struct Source {
     inner: Arc<Inner>,
     target: Target,
@@ -114,7 +114,7 @@ impl Source {
             parts,
             reader: None,
         };
-        // `None` after an error: a body that broke has no more to say.
+        // `None` after an error, which ends the body.
         let stream = futures_util::stream::unfold(Some(state), |state| async move {
             let mut state = state?;
             match state.next().await {

@@ -5,43 +5,44 @@ use std::time::Duration;
 use cairn_http::Clock;
 use cairn_types::{Constraints, HashPath, PolicySet};
 
-/// `[app:object-server]`, and what it needs of swift.conf.
+/// `[app:object-server]`, and the parts of swift.conf it needs.
 #[derive(Clone)]
 pub struct ObjectServerConfig {
     pub hash_path: HashPath,
     pub policies: PolicySet,
     pub constraints: Constraints,
     pub clock: Clock,
-    /// For a container server's answer to an update.
+    /// Timeout of a container server's response to an update.
     pub node_timeout: Duration,
-    /// How long a request waits for its container updates before it answers without them.
+    /// Maximum wait of a request for its container updates before it is answered.
     pub container_update_timeout: Duration,
-    /// For the next piece of an upload.
+    /// Timeout for the next chunk of an upload.
     pub client_timeout: Duration,
-    /// For a whole upload.
+    /// Timeout of a whole upload.
     pub max_upload_time: Duration,
-    /// Bytes of one read from disk.
+    /// Bytes per read from disk.
     pub disk_chunk_size: usize,
-    /// Bytes of an upload that go to disk at once.
+    /// Bytes of an upload per write to disk.
     pub network_chunk_size: usize,
-    /// Headers kept with an object beside its metadata; lower case.
+    /// Headers stored with an object beside its metadata; lower case.
     pub allowed_headers: Vec<String>,
-    /// Seconds that share containers of the expirer's queue.
+    /// Period of the expirer's queue in seconds: expiry times within it share containers.
     pub expiring_objects_container_divisor: u64,
     /// The account of the expirer's queue, without the prefix of internal accounts.
     pub expiring_objects_account_name: String,
-    /// SSYNC requests served at once; more are refused. 0: no limit.
+    /// Maximum concurrent SSYNC requests; more are refused. 0 is unlimited.
     pub replication_concurrency: usize,
-    /// Of those, on one device; more wait for `replication_lock_timeout`. 0: no limit. Swift's default
-    /// is one, as its disks know no better; here clients go first anyway.
+    /// Maximum concurrent SSYNC requests per device; more wait for `replication_lock_timeout`. 0 is
+    /// unlimited. Swift's default is 1, as its disks have no priorities; here clients precede
+    /// replication anyway.
     pub replication_concurrency_per_device: usize,
     pub replication_lock_timeout: Duration,
-    /// An SSYNC request with so many failed updates, and more than `replication_failure_ratio`
-    /// for each that did not fail, is given up.
+    /// Failed updates from which an SSYNC request is aborted, if `replication_failure_ratio`
+    /// (failed to successful) is exceeded as well.
     pub replication_failure_threshold: usize,
     pub replication_failure_ratio: f64,
-    /// After its start a server gives no promises for so long: those of the process before may be
-    /// held still, and written under.
+    /// Time after the start during which no promises are given: those of the previous process may
+    /// still be in use.
     pub promise_grace: Duration,
 }
 
@@ -73,7 +74,7 @@ impl ObjectServerConfig {
         }
     }
 
-    /// The option's value: names between commas. Those that a PUT sets are never taken.
+    /// Parses the option's comma-separated names; headers that a PUT sets itself are dropped.
     pub fn parse_allowed_headers(text: &str) -> Vec<String> {
         let names = text.split(',').map(|name| name.trim().to_ascii_lowercase());
         names

@@ -1,4 +1,4 @@
-//! DELETE: a tombstone in the object's place, and its container told.
+//! DELETE: replaces the object by a tombstone, and updates its container.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
-/// What was there before.
+/// State before the deletion.
 struct Before {
     timestamp: Timestamp,
     metadata: Metadata,
@@ -68,13 +68,13 @@ impl Inner {
         }
         drop(writing);
         let (before, refused) = written?;
-        // The entry goes after the object: of one that stays, since the write failed, nobody else
-        // would know that it is to expire.
+        // Dequeued after the deletion: had that failed, nothing else would record that the object
+        // expires.
         if let Some(old) = before.metadata.delete_at().filter(|_| refused.is_none()) {
             self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
-        // Of a deletion that is repeated, as the expirer's are, nobody may have been told: its
-        // tombstone was there, and then the disk or the power failed.
+        // A repeated deletion, as the expirer sends, may never have reached the container: its
+        // tombstone was written, and then the disk or the power failed.
         let is_repeated = before.is_tombstone && before.timestamp == timestamp;
         if is_repeated || (refused.is_none() && before.timestamp < timestamp) {
             let mut update = UpdateHeaders::new();
@@ -96,7 +96,8 @@ impl Inner {
     }
 }
 
-/// The expirer deletes an object only if it still expires when its queue says.
+/// The expiry time in `X-If-Delete-At`: the expirer deletes an object only if that is still
+/// current.
 fn if_delete_at(parts: &Parts) -> Result<Option<Timestamp>, Refusal> {
     if !parts.headers.contains_key("x-if-delete-at") {
         return Ok(None);
@@ -107,7 +108,7 @@ fn if_delete_at(parts: &Parts) -> Result<Option<Timestamp>, Refusal> {
     timestamp.map(Some).ok_or_else(bad)
 }
 
-/// Is what is there to expire when the expirer's queue says?
+/// Checks that the object still expires at the time in the expirer's queue.
 fn still_expires(
     before: &Before,
     timestamp: Timestamp,

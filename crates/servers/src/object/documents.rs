@@ -1,5 +1,5 @@
-//! A request's body that is several MIME documents: the object's content, then what is only known
-//! at its end, then the word to commit.
+//! Parser of a request body of several MIME documents: the object's content, metadata known only at
+//! its end, and the commit.
 //!
 //! ```text
 //! --<boundary>
@@ -18,7 +18,7 @@
 //! --<boundary>--
 //! ```
 //!
-//! Lines end with CR LF; that before a boundary belongs to the boundary.
+//! Lines end with CR LF; the one before a boundary belongs to the boundary.
 
 use std::time::Duration;
 
@@ -29,33 +29,33 @@ use md5::{Digest, Md5};
 
 use super::status::Refusal;
 
-/// The longest head of a document.
-const HEAD_MAX: usize = 64 << 10;
-/// The longest document but the content.
-const DOCUMENT_MAX: usize = 1 << 20;
+/// Maximum head of a document.
+const HEAD_MAX_BYTES: usize = 64 << 10;
+/// Maximum document except the content.
+const DOCUMENT_MAX_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Position {
     /// In a document, or before the first.
     Inside,
-    /// Behind a boundary.
+    /// After a boundary.
     Between,
     Ended,
 }
 
-/// Reads a body document by document.
+/// Reader of a body by document.
 pub(super) struct Documents {
     body: Body,
-    /// Read and not yet used.
+    /// Bytes read and not yet consumed.
     rest: Bytes,
-    /// Line end and boundary.
+    /// CR LF and boundary.
     delimiter: Vec<u8>,
-    place: Place,
+    position: Position,
     timeout: Duration,
 }
 
 impl Documents {
-    /// At the start of the first document: all that is before it is line ends.
+    /// Opens the first document, which only line ends may precede.
     pub(super) async fn open(
         body: Body,
         boundary: &str,
@@ -63,10 +63,10 @@ impl Documents {
     ) -> Result<Self, Refusal> {
         let mut documents = Documents {
             body,
-            // So that the first boundary is like any other.
+            // Makes the first boundary like any other.
             rest: Bytes::from_static(b"\r\n"),
             delimiter: format!("\r\n--{boundary}").into_bytes(),
-            place: Place::Inside,
+            position: Position::Inside,
             timeout,
         };
         while let Some(before) = documents.chunk().await? {
@@ -80,48 +80,48 @@ impl Documents {
         }
     }
 
-    /// The head of the next document; `None` after the last. What is left of this one is skipped.
+    /// The head of the next document; `None` after the last. Skips the rest of the current one.
     pub(super) async fn next(&mut self) -> Result<Option<HeaderMap>, Refusal> {
         while self.chunk().await?.is_some() {}
-        if self.place == Place::Ended {
+        if self.position == Position::Ended {
             return Ok(None);
         }
         let mut head = BytesMut::new();
         loop {
             if head.starts_with(b"--") {
-                self.place = Place::Ended;
+                self.position = Position::Ended;
                 return Ok(None);
             }
-            // The line of the boundary ends first.
+            // First the end of the boundary's line.
             if let Some(at) = find(&head, b"\r\n\r\n") {
                 self.rest = join(head.split_off(at + 4).freeze(), &self.rest);
-                self.place = Place::Inside;
+                self.position = Position::Inside;
                 return Ok(Some(parse_head(&head)));
             }
-            if head.len() > HEAD_MAX {
+            if head.len() > HEAD_MAX_BYTES {
                 return Err(bad("a MIME document's head is too long"));
             }
             match self.more().await? {
                 Some(bytes) => head.extend_from_slice(&bytes),
-                // Ended between documents: there is none.
+                // The body ended between documents.
                 None => {
-                    self.place = Place::Ended;
+                    self.position = Position::Ended;
                     return Ok(None);
                 }
             }
         }
     }
 
-    /// Some bytes of this document; `None` at its end.
+    /// Next bytes of this document; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, BodyError> {
-        while self.place == Place::Inside {
+        while self.position == Position::Inside {
             let at = find_or_begin(&self.rest, &self.delimiter);
             if at > 0 {
                 return Ok(Some(self.rest.split_to(at)));
             }
             if self.rest.starts_with(&self.delimiter) {
                 drop(self.rest.split_to(self.delimiter.len()));
-                self.place = Place::Between;
+                self.position = Position::Between;
                 break;
             }
             match self.read().await? {
@@ -132,19 +132,19 @@ impl Documents {
         Ok(None)
     }
 
-    /// What is left of this document.
+    /// The rest of this document.
     pub(super) async fn collect(&mut self) -> Result<Bytes, Refusal> {
         let mut all = BytesMut::new();
         while let Some(chunk) = self.chunk().await? {
             all.extend_from_slice(&chunk);
-            if all.len() > DOCUMENT_MAX {
+            if all.len() > DOCUMENT_MAX_BYTES {
                 return Err(bad("a MIME document is too long"));
             }
         }
         Ok(all.freeze())
     }
 
-    /// The metadata that comes after the content.
+    /// The metadata after the content.
     pub(super) async fn footers(&mut self) -> Result<HeaderMap, Refusal> {
         let head = self.next().await?;
         let head = head.ok_or_else(|| bad("couldn't find footer MIME doc"))?;
@@ -169,8 +169,8 @@ impl Documents {
         Ok(footers.into_iter().filter_map(pair).collect())
     }
 
-    /// Whether the next document is the word to commit.
-    pub(super) async fn says_commit(&mut self) -> Result<bool, Refusal> {
+    /// Whether the next document is the commit.
+    pub(super) async fn reads_commit(&mut self) -> Result<bool, Refusal> {
         let head = self.next().await?;
         let head = head.ok_or_else(|| bad("couldn't find PUT commit MIME doc"))?;
         let is_commit = head.get("x-document").map(HeaderValue::as_bytes) == Some(b"put commit");
@@ -185,7 +185,7 @@ impl Documents {
         Ok(())
     }
 
-    /// What was read already, or is read now.
+    /// Buffered bytes, or the next ones.
     async fn more(&mut self) -> Result<Option<Bytes>, BodyError> {
         if self.rest.is_empty() {
             return self.read().await;
@@ -220,7 +220,7 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|window| window == what)
 }
 
-/// Where the delimiter is, or may be if more comes; the end where it is not.
+/// Position of the delimiter, or of a prefix of it at the end; the length if there is none.
 fn find_or_begin(bytes: &[u8], delimiter: &[u8]) -> usize {
     let mut from = 0;
     while let Some(at) = bytes[from..].iter().position(|b| *b == delimiter[0]) {
@@ -234,7 +234,7 @@ fn find_or_begin(bytes: &[u8], delimiter: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The lines between the boundary and the blank line; those that are no headers are left out.
+/// Parses the lines between the boundary and the blank line; lines that are no headers are dropped.
 fn parse_head(head: &[u8]) -> HeaderMap {
     let lines = head.split(|b| *b == b'\n');
     let header = |line: &[u8]| {
@@ -246,7 +246,7 @@ fn parse_head(head: &[u8]) -> HeaderMap {
     lines.filter_map(header).collect()
 }
 
-/// Swift's text of headers has a character for each byte.
+/// Bytes of Swift's header text, which has one character per byte.
 fn header_bytes(text: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = text
         .chars()
@@ -284,7 +284,7 @@ mod tests {
             let footers = documents.footers().await.unwrap();
             assert_eq!(footers["x-object-sysmeta-ec-frag-index"], "2");
             assert_eq!(footers["etag"].as_bytes(), b"\xe9");
-            assert!(documents.says_commit().await.unwrap());
+            assert!(documents.reads_commit().await.unwrap());
             assert!(documents.next().await.unwrap().is_none());
             documents.drain().await.unwrap();
         }

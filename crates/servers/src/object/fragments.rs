@@ -1,4 +1,4 @@
-//! Fragments of erasure-coded objects in headers: which one is wanted, and which there are.
+//! Headers about fragments of erasure-coded objects: preferences, and fragments found.
 
 use std::fmt::Write;
 
@@ -13,8 +13,8 @@ use super::status::Refusal;
 const PREFERENCES: &str = "X-Backend-Fragment-Preferences";
 const SSYNC_INDEX: &str = "X-Backend-Ssync-Frag-Index";
 
-/// What a reader prefers: `[{"timestamp": "…", "exclude": [1, 3]}, …]`. Given, and be it empty,
-/// a fragment need not be durable. What is no JSON is as if it were not there.
+/// Parses preferences: `[{"timestamp": "…", "exclude": [1, 3]}, …]`. If present, even if empty, a
+/// fragment need not be durable. Invalid JSON is ignored.
 pub(super) fn preferred(headers: &HeaderMap) -> Result<FragmentChoice, Refusal> {
     let text = header(headers, "x-backend-fragment-preferences");
     let value: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());
@@ -57,7 +57,7 @@ fn index_of(value: &Value) -> Option<u32> {
     }
 }
 
-/// The fragment that a replicator's request is about.
+/// The fragment index of a replicator's request.
 pub(super) fn ssync_index(headers: &HeaderMap) -> Result<Option<u32>, Refusal> {
     match header(headers, "x-backend-ssync-frag-index") {
         None | Some("" | "None") => Ok(None),
@@ -70,7 +70,7 @@ pub(super) fn ssync_index(headers: &HeaderMap) -> Result<Option<u32>, Refusal> {
     }
 }
 
-/// All fragments that an object has here, as `X-Backend-Fragments` tells them.
+/// Value of `X-Backend-Fragments`: all fragments of an object on this device.
 pub(super) fn found(info: &FragmentInfo) -> String {
     let mut text = String::from("{");
     for (timestamp, indices) in &info.found {

@@ -1,5 +1,5 @@
-//! Entry point of the fuzz target for uploads in several MIME documents; also run over its seeds by
-//! a test.
+//! Entry point of the fuzz target for uploads in several MIME documents; a test runs it over its
+//! seeds.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use cairn_http::Body;
 use super::documents::Documents;
 
 const BOUNDARY: &str = "B";
-/// Never reached: all bytes are there.
+/// Never reached: all bytes are present.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A body of documents whose boundary is "B", in pieces of the first byte's length: cuts change
-/// nothing.
+/// Parses a body with the boundary "B", in chunks of the first byte's length: chunking must not
+/// matter.
 pub fn documents(input: &[u8]) {
     let [size, text @ ..] = input else {
         return;
@@ -39,7 +39,7 @@ async fn open(text: &[u8], size: usize) -> Option<Documents> {
     Documents::open(body, BOUNDARY, TIMEOUT).await.ok()
 }
 
-/// As an upload reads them: the content, footers, the word to commit; in words, up to what is wrong.
+/// Reads the body like an upload: content, footers, commit; returns a log up to the first error.
 async fn upload(text: &[u8], size: usize) -> Vec<String> {
     let mut steps = Vec::new();
     let Some(mut documents) = open(text, size).await else {
@@ -53,14 +53,14 @@ async fn upload(text: &[u8], size: usize) -> Vec<String> {
         return steps;
     };
     steps.push(format!("{footers:?}"));
-    let Ok(commit) = documents.says_commit().await else {
+    let Ok(commit) = documents.reads_commit().await else {
         return steps;
     };
     steps.push(format!("{commit} {}", documents.drain().await.is_ok()));
     steps
 }
 
-/// Each document's head and content.
+/// Reads each document's head and content.
 async fn all(text: &[u8], size: usize) -> Vec<String> {
     let mut found = Vec::new();
     let Some(mut documents) = open(text, size).await else {

@@ -23,12 +23,12 @@ use super::status::Refusal;
 use super::target::{Target, timestamp_or_now};
 use super::{Inner, status};
 
-/// Objects up to this size are read in the same step in which they are opened.
-const INLINE_LIMIT: u64 = 64 << 10;
+/// Maximum size in bytes of objects that are read in the job that opens them.
+const INLINE_MAX_BYTES: u64 = 64 << 10;
 
-/// Our proxies go to another replica where this one's content does not match its ETag, and say so;
-/// the answer says that the content is checked before its last chunk. Others get the content once,
-/// as from Swift's object server, and find out themselves.
+/// Request header of proxies that fail over to another replica if this one's content does not match
+/// its ETag; the response then states that the content is verified before its last chunk. Other
+/// clients get corrupt content once, as from Swift's object server, and must verify it themselves.
 const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
 
 impl Inner {
@@ -36,7 +36,7 @@ impl Inner {
         let conditions = conditions(&parts.headers);
         let target = self.target(parts)?;
         let refuses = flag(&parts.headers, REFUSE_UNSOUND);
-        let limit = if refuses { INLINE_LIMIT } else { 1 };
+        let limit = if refuses { INLINE_MAX_BYTES } else { 1 };
         let mut open = match self.open(parts, &target, limit).await {
             Ok(open) => open,
             Err(refusal) => return missing(refusal, &conditions),
@@ -147,7 +147,7 @@ impl Inner {
     }
 }
 
-/// Thirty-two hex digits that differ from answer to answer.
+/// Thirty-two hex digits, different for each response.
 fn boundary(info: &ObjectInfo) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +164,7 @@ fn conditions(headers: &HeaderMap) -> Conditions<'_> {
     }
 }
 
-/// `If-Match: *` of what is not there is 412, not 404.
+/// The response for a missing object: 412, not 404, with `If-Match: *`.
 fn missing(refusal: Refusal, conditions: &Conditions<'_>) -> Result<Response, Refusal> {
     if refusal.is_missing() && conditions.check_missing() == Verdict::PreconditionFailed {
         let not_found = refusal.into_response();
@@ -178,7 +178,7 @@ fn missing(refusal: Refusal, conditions: &Conditions<'_>) -> Result<Response, Re
     Err(refusal)
 }
 
-/// Turns the answer into 304 or 412 where the conditions ask for it; true where it stays.
+/// Changes the response to 304 or 412 if the conditions require it; true if it is unchanged.
 fn apply(
     conditions: &Conditions<'_>,
     headers: &HeaderMap,
@@ -199,8 +199,8 @@ fn apply(
     false
 }
 
-/// The first metadata item named by `X-Backend-Etag-Is-At` that exists: encrypted objects keep
-/// their users' ETag there.
+/// The first existing metadata item named in `X-Backend-Etag-Is-At`: the clients' ETag of an
+/// encrypted object.
 pub(super) fn alternate_etag<'a>(headers: &HeaderMap, info: &'a ObjectInfo) -> Option<&'a str> {
     let names = header(headers, "x-backend-etag-is-at")?;
     let mut names = names.split(',').map(str::trim);
@@ -208,8 +208,7 @@ pub(super) fn alternate_etag<'a>(headers: &HeaderMap, info: &'a ObjectInfo) -> O
     std::str::from_utf8(value).ok()
 }
 
-/// Middleware wants the whole of certain objects (manifests), whatever range the client asked
-/// for.
+/// Whether the range must be ignored: middleware needs certain objects (manifests) whole.
 fn ignores_range(headers: &HeaderMap, info: &ObjectInfo) -> bool {
     let names = header(headers, "x-backend-ignore-range-if-metadata-present");
     names.is_some_and(|names| {

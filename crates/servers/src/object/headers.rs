@@ -1,4 +1,4 @@
-//! Headers in and out: what a request says is to be kept, and what an object's metadata shows.
+//! Conversion of headers: request headers to stored metadata, and metadata to response headers.
 
 use cairn_disk::{Metadata, ObjectInfo};
 use cairn_http::params::is_true;
@@ -14,17 +14,17 @@ use super::config::ObjectServerConfig;
 use super::fragments::found;
 use super::status::Refusal;
 
-/// A yes-or-no header.
+/// A boolean header.
 pub(super) fn flag(headers: &HeaderMap, name: &str) -> bool {
     header(headers, name).is_some_and(is_true)
 }
 
-/// Whether an expired object may be opened all the same.
+/// Whether an expired object may be opened.
 pub(super) fn opens_expired(headers: &HeaderMap) -> bool {
     flag(headers, "x-backend-open-expired") || flag(headers, "x-backend-replication")
 }
 
-/// A header's values, several joined as WSGI does.
+/// A header's values, joined as by WSGI.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     let mut joined = Vec::new();
     for (i, value) in headers.get_all(name).iter().enumerate() {
@@ -36,8 +36,8 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     joined
 }
 
-/// Copies the headers that are metadata: those that `is_meta` takes, the allowed ones, and
-/// those that replication names.
+/// Copies headers that are metadata: those accepted by `is_meta`, the allowed ones, and those named
+/// by replication.
 pub(super) fn copy_metadata(
     metadata: &mut Metadata,
     headers: &HeaderMap,
@@ -58,7 +58,7 @@ pub(super) fn copy_metadata(
     }
 }
 
-/// Adds what of the footers is metadata.
+/// Adds the metadata among the footers.
 pub(super) fn copy_footers(metadata: &mut Metadata, footers: &HeaderMap) {
     for (name, value) in footers {
         let lower = name.as_str();
@@ -68,7 +68,7 @@ pub(super) fn copy_footers(metadata: &mut Metadata, footers: &HeaderMap) {
     }
 }
 
-/// The limits on metadata (`check_metadata` upstream).
+/// Checks the limits on metadata (`check_metadata` upstream).
 pub(super) fn check_metadata(
     headers: &HeaderMap,
     config: &ObjectServerConfig,
@@ -111,7 +111,7 @@ pub(super) fn check_metadata(
     Ok(())
 }
 
-/// `X-Delete-After` and `X-Delete-At`: the second at which the object goes, where it does.
+/// The expiry time in seconds by `X-Delete-After` or `X-Delete-At`, if any.
 pub(super) fn delete_at(headers: &HeaderMap, now: Timestamp) -> Result<Option<u64>, Refusal> {
     let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
     let number = |text: &str| text.trim().parse::<i64>().ok();
@@ -139,12 +139,12 @@ pub(super) fn delete_at(headers: &HeaderMap, now: Timestamp) -> Result<Option<u6
     Ok(Some(at))
 }
 
-/// Ten digits: the expirer sorts them as text.
+/// Limits a time to ten digits: the expirer sorts them as text.
 pub(super) fn normalize_delete_at(seconds: i64) -> u64 {
     seconds.clamp(0, 9_999_999_999).unsigned_abs()
 }
 
-/// What an object's metadata shows in an answer to GET and HEAD.
+/// Adds an object's metadata to the response to GET and HEAD.
 pub(super) fn show(
     headers: &mut HeaderMap,
     info: &ObjectInfo,
@@ -184,7 +184,7 @@ pub(super) fn show(
             headers.insert(name, value);
         }
     }
-    // The same text mostly: made once.
+    // Usually the same text, converted once.
     let data = HeaderValue::try_from(info.data_timestamp.internal()).ok();
     let newest = match timestamp == info.data_timestamp {
         true => data.clone(),
@@ -195,7 +195,7 @@ pub(super) fn show(
         Some(fragments) => {
             set(headers, "x-backend-fragments", found(fragments));
             if let Some(deleted) = fragments.deleted {
-                // Beyond Swift: its servers hide a tombstone behind what is not durable.
+                // Beyond Swift, whose servers hide a tombstone behind non-durable fragments.
                 set(headers, "x-backend-deleted-timestamp", deleted.internal());
             }
             let durable = fragments.durable.map(Timestamp::internal);

@@ -1,6 +1,6 @@
-//! How an upload's body is made up, which its headers tell: plain content, or MIME documents with
-//! metadata behind the content (`X-Backend-Obj-Metadata-Footer`) and a second phase in which
-//! the proxy says that enough servers have it (`X-Backend-Obj-Multiphase-Commit`).
+//! Structure of an upload's body according to its headers: plain content, or MIME documents with
+//! metadata after the content (`X-Backend-Obj-Metadata-Footer`) and a second phase in which the
+//! proxy commits once enough servers have it (`X-Backend-Obj-Multiphase-Commit`).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::documents::Documents;
 use super::headers::flag;
 use super::status::Refusal;
 
-/// What comes with the content, and after it.
+/// Documents beside the content.
 #[derive(Clone, Debug)]
 pub(super) struct Phases {
     has_footers: bool,
@@ -24,7 +24,7 @@ pub(super) struct Phases {
 }
 
 impl Phases {
-    /// `None`: the body is the content.
+    /// Parses the headers; `None` if the body is plain content.
     pub(super) fn read(parts: &Parts) -> Result<Option<Self>, Refusal> {
         let headers = &parts.headers;
         let has_footers = flag(headers, "x-backend-obj-metadata-footer");
@@ -44,8 +44,8 @@ impl Phases {
         }))
     }
 
-    /// Tells the proxy to go on, and that we know what it means.
-    fn go_on(&self) {
+    /// Sends `100 Continue`, with headers that acknowledge the phases.
+    fn send_interim(&self) {
         let yes = HeaderValue::from_static("yes");
         let mut headers = HeaderMap::new();
         if self.has_commit {
@@ -60,25 +60,25 @@ impl Phases {
         }
     }
 
-    /// Asks for the body, up to the content.
+    /// Requests the body, and reads up to the content.
     pub(super) async fn begin(self, body: Body, timeout: Duration) -> Result<Content, Refusal> {
         if let Some(interim) = self.interim.as_ref().filter(|_| self.has_commit) {
             interim.join_bodies();
         }
-        self.go_on();
+        self.send_interim();
         let documents = Documents::open(body, &self.boundary, timeout).await?;
         Ok(Content::Documents(Box::new(documents), self))
     }
 }
 
-/// An upload's content, and what comes after it.
+/// An upload's content, and the documents after it.
 pub(super) enum Content {
     Plain(Body),
     Documents(Box<Documents>, Phases),
 }
 
 impl Content {
-    /// The next piece of the content; `None` at its end.
+    /// The next chunk of the content; `None` at its end.
     pub(super) async fn next_chunk(
         &mut self,
         timeout: Duration,
@@ -89,7 +89,7 @@ impl Content {
         }
     }
 
-    /// What is only known at the content's end.
+    /// Metadata that follows the content.
     pub(super) async fn footers(&mut self) -> Result<HeaderMap, Refusal> {
         match self {
             Content::Documents(documents, phases) if phases.has_footers => {
@@ -99,12 +99,12 @@ impl Content {
         }
     }
 
-    /// Whether somebody else says when the object counts.
+    /// Whether the proxy commits the object in a second phase.
     pub(super) fn waits_for_commit(&self) -> bool {
         matches!(self, Content::Documents(_, phases) if phases.has_commit)
     }
 
-    /// Tells that all is on disk, and waits for the word to commit.
+    /// Reports that all is on disk, and waits for the commit.
     pub(super) async fn commit(&mut self) -> Result<(), Refusal> {
         let Content::Documents(documents, phases) = self else {
             return Ok(());
@@ -112,14 +112,14 @@ impl Content {
         if !phases.has_commit {
             return Ok(());
         }
-        phases.go_on();
-        match documents.says_commit().await? {
+        phases.send_interim();
+        match documents.reads_commit().await? {
             true => Ok(()),
             false => Err(Refusal::Failed),
         }
     }
 
-    /// Reads what may follow.
+    /// Reads the rest of the body.
     pub(super) async fn finish(&mut self) -> Result<(), Refusal> {
         match self {
             Content::Plain(_) => Ok(()),

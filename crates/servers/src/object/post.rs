@@ -1,4 +1,4 @@
-//! POST: new user metadata for an object, or a new content type, each with its own time.
+//! POST: new user metadata for an object, or a new content type, each with its own timestamp.
 
 use std::sync::Arc;
 
@@ -19,15 +19,14 @@ use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
-/// A content type and when it was set.
+/// A content type and its timestamp.
 struct ContentType {
     value: Vec<u8>,
     timestamp: Timestamp,
 }
 
 impl ContentType {
-    /// A large object's size stays what its PUT said, in a parameter of the content type that
-    /// the container learns.
+    /// Adds `swift_bytes`, by which the container keeps a large object's size from its PUT.
     fn add_swift_bytes(&mut self, info: &ObjectInfo) {
         if self.timestamp == info.data_timestamp {
             return;
@@ -80,7 +79,7 @@ impl Inner {
             .read(move |disk| engine.open(disk, &key, &options));
         let info = match open.await {
             Ok(open) => open.info,
-            // A POST is not told when the object went.
+            // The response to a POST does not include the time of the deletion.
             Err(DiskError::Deleted { .. } | DiskError::Expired(_)) => {
                 return Err(DiskError::NotExist.into());
             }
@@ -107,7 +106,7 @@ impl Inner {
                     .await?;
             }
         } else {
-            // Only the content type is news.
+            // Only the content type is new.
             metadata = info.metafile_metadata.clone().unwrap_or_default();
             metadata.set("X-Timestamp", before.internal());
         }
@@ -142,8 +141,8 @@ impl Inner {
         promise::note(&mut writing, &written);
         drop(writing);
         written?;
-        // Only now: had the write failed, the object would still expire as it was to, and nobody
-        // would know.
+        // Only after the write: had that failed, the object would still expire at the old time
+        // without an entry.
         if let Some(old) = old_delete_at.filter(|_| old_delete_at != new_delete_at) {
             self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
@@ -153,7 +152,7 @@ impl Inner {
     }
 }
 
-/// None, or 0, is never.
+/// The expiry time; none or 0 is never.
 fn post_delete_at(parts: &Parts, timestamp: Timestamp) -> Result<Option<u64>, Refusal> {
     let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
     let Some(value) = parts.headers.get("x-delete-at").filter(|v| !v.is_empty()) else {
@@ -173,7 +172,7 @@ fn post_delete_at(parts: &Parts, timestamp: Timestamp) -> Result<Option<u64>, Re
     }
 }
 
-/// The request's content type, with its time: its own, or the request's.
+/// The request's content type with its own timestamp, or else the request's.
 fn content_type(parts: &Parts, timestamp: Timestamp) -> Result<Option<ContentType>, Refusal> {
     let Some(value) = parts.headers.get(CONTENT_TYPE).filter(|v| !v.is_empty()) else {
         return Ok(None);
@@ -190,7 +189,7 @@ fn content_type(parts: &Parts, timestamp: Timestamp) -> Result<Option<ContentTyp
     }))
 }
 
-/// What the container learns: the row of the PUT, with the new times.
+/// The container's update: the row of the PUT, with the new timestamps.
 fn post_update(info: &ObjectInfo, metadata: &Metadata, current: &ContentType) -> UpdateHeaders {
     let of_put = |name: &str| info.metadata.get(name).unwrap_or_default();
     let mut update = UpdateHeaders::new();

@@ -1,5 +1,5 @@
-//! PROMISE: what this server has of an object, and a promise to write it next
-//! (`docs/conditional-writes.md`). OpenStack Swift's object server answers 405 to it.
+//! PROMISE: reports this server's state of an object, and promises to write it next
+//! (`docs/conditional-writes.md`). OpenStack Swift's object server answers 405.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use http::request::Parts;
 
 use super::Inner;
 use super::get::alternate_etag;
-use super::promises::{Begun, Place, Withheld, Writing};
-use super::status::{Refusal, heard};
+use super::promises::{Begun, PromiseKey, Withheld, Writing};
+use super::status::{Refusal, promise_response};
 use super::target::{Target, required_timestamp};
 
-/// Names the promise, in PROMISE and in the write under it.
+/// Identifies the promise, in PROMISE and in the write under it.
 const TOKEN: &str = "x-backend-promise-token";
-/// `look`: only what there is; `give`; `release`: the one given before.
+/// `look` (report only), `give`, or `release` (of a promise given before).
 const ACTION: &str = "x-backend-promise-action";
 
-/// The state of an object on this server.
+/// State of an object on this server.
 #[derive(Default)]
-struct Seen {
-    /// The time of the content, or of the tombstone.
+struct LocalState {
+    /// Timestamp of the content or the tombstone.
     data: Timestamp,
-    /// The newest time of content, tombstone and metadata.
+    /// Newest timestamp of content, tombstone and metadata.
     newest: Timestamp,
     etag: Option<String>,
 }
@@ -37,12 +37,12 @@ impl Inner {
         let timestamp = required_timestamp(parts)?;
         let bad = |text: &str| Refusal::BadRequest(text.into());
         let token = header(&parts.headers, TOKEN).ok_or_else(|| bad("Missing promise token"))?;
-        let place = target.place();
+        let promise_key = target.promise_key();
         let given = match header(&parts.headers, ACTION) {
             Some("look") => None,
             Some("release") => {
-                self.promises.release(&place, token, timestamp);
-                return Ok(heard());
+                self.promises.release(&promise_key, token, timestamp);
+                return Ok(promise_response());
             }
             Some("give") if target.device.is_poisoned() => {
                 let name = target.device.name().to_owned();
@@ -50,7 +50,7 @@ impl Inner {
             }
             Some("give") => {
                 let now = self.config.clock.now();
-                Some(self.promises.ask(&place, token, timestamp, now))
+                Some(self.promises.ask(&promise_key, token, timestamp, now))
             }
             _ => {
                 return Err(bad(
@@ -58,15 +58,15 @@ impl Inner {
                 ));
             }
         };
-        // After the promise: what others were promised before is there by now.
+        // Read after the promise: writes under earlier promises are visible by now.
         let seen = self.seen(parts, &target, timestamp).await;
         let is_given = given == Some(Ok(()));
         let is_older = seen.as_ref().is_ok_and(|seen| seen.newest >= timestamp);
         if is_given && (seen.is_err() || is_older) {
-            self.promises.release(&place, token, timestamp);
+            self.promises.release(&promise_key, token, timestamp);
         }
         let seen = seen?;
-        let mut response = heard();
+        let mut response = promise_response();
         let headers = response.headers_mut();
         let word = match given {
             None => "none",
@@ -87,20 +87,25 @@ impl Inner {
         if let Some(etag) = seen.etag {
             set(headers, "etag", format!("\"{etag}\""));
         }
-        // A POST that came since says nothing of the content.
-        if let Some(at) = self.promises.in_doubt(&place, seen.data) {
+        // A later POST is no evidence about the content.
+        if let Some(at) = self.promises.in_doubt(&promise_key, seen.data) {
             set(headers, "x-backend-in-doubt", at.internal());
         }
         Ok(response)
     }
 
-    /// The object's state on the disk. An expired object is none.
-    async fn seen(&self, parts: &Parts, target: &Target, now: Timestamp) -> Result<Seen, Refusal> {
+    /// Reads the object's state from the disk. An expired object counts as missing.
+    async fn seen(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        now: Timestamp,
+    ) -> Result<LocalState, Refusal> {
         let (engine, key) = (target.engine.clone(), target.key.clone());
         let opened = target
             .device
             .read(move |disk| engine.open(disk, &key, &OpenOptions::metadata(now)));
-        let of_gone = |at| Seen {
+        let of_gone = |at| LocalState {
             data: at,
             newest: at,
             etag: None,
@@ -110,24 +115,24 @@ impl Inner {
                 let info = open.info;
                 let etag = alternate_etag(&parts.headers, &info).unwrap_or(info.etag());
                 let newest = info.timestamp().max(info.content_type_timestamp());
-                Ok(Seen {
+                Ok(LocalState {
                     data: info.data_timestamp,
                     newest: newest.max(info.data_timestamp),
                     etag: Some(etag.to_owned()),
                 })
             }
             Err(DiskError::Deleted { timestamp }) => Ok(of_gone(timestamp)),
-            Err(DiskError::Expired(info)) => Ok(Seen {
+            Err(DiskError::Expired(info)) => Ok(LocalState {
                 data: info.data_timestamp,
                 ..of_gone(info.timestamp().max(info.data_timestamp))
             }),
-            Err(DiskError::NotExist | DiskError::Quarantined(_)) => Ok(Seen::default()),
+            Err(DiskError::NotExist | DiskError::Quarantined(_)) => Ok(LocalState::default()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Begins a write that was promised; `None` for one that needs no promise. To be called when all
-    /// that is to be written is here.
+    /// Begins a promised write; `None` if it needs no promise. To be called once the whole body has
+    /// been received.
     pub(super) fn begin_promised(
         &self,
         parts: &Parts,
@@ -136,7 +141,7 @@ impl Inner {
         let Some(token) = header(&parts.headers, TOKEN) else {
             return Ok(None);
         };
-        match self.promises.begin(&target.place(), token) {
+        match self.promises.begin(&target.promise_key(), token) {
             Begun::Writing(writing) => Ok(Some(writing)),
             Begun::CarriedOut(at) => Err(Refusal::Conflict(Some(at))),
             Begun::Lost if Plant::PromiseShared.is_on() => Ok(None),
@@ -146,14 +151,14 @@ impl Inner {
 }
 
 impl Target {
-    fn place(&self) -> Place {
+    fn promise_key(&self) -> PromiseKey {
         let key = &self.key;
         (self.device.name().to_owned(), key.policy, key.hash)
     }
 }
 
 impl Writing {
-    /// Notes how it went.
+    /// Records the write's outcome.
     pub(super) fn note<T>(&mut self, result: &Result<T, Refusal>) {
         match result {
             Ok(_) => self.is_visible(),
@@ -165,7 +170,7 @@ impl Writing {
     }
 }
 
-/// [`Writing::note`] of a write that may have been promised.
+/// [`Writing::note`] for a write that may have a promise.
 pub(super) fn note<T>(writing: &mut Option<Writing>, result: &Result<T, Refusal>) {
     if let Some(writing) = writing {
         writing.note(result);

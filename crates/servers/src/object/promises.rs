@@ -1,8 +1,9 @@
-//! Promises: how conditional writes exclude each other on one server (`docs/conditional-writes.md`).
+//! Promises: mutual exclusion of conditional writes on one server (`docs/conditional-writes.md`).
 //!
-//! A promise lets one proxy, known by its token, write one object with one timestamp. While it is
-//! held no other is given; a write under it is carried out only while it is held. Promises are kept
-//! in memory: after a start none are given until those of the process before have run out.
+//! A promise permits one proxy, identified by its token, to write one object with one timestamp.
+//! While it is held no other is given; a write under it is carried out only while it is held.
+//! Promises are kept in memory: after a start none are given until those of the previous process
+//! have expired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,44 +14,44 @@ use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// How long a promise is held when no write comes.
-const LEASE: Duration = Duration::from_secs(5);
-/// A promised time is no further than this from the server's clock.
+/// Lease of a promise without a write.
+const LEASE_DURATION: Duration = Duration::from_secs(5);
+/// Maximum difference of a promise's timestamp from the server's clock.
 const SKEW_TICKS: u64 = Timestamp::from_secs(5).ticks();
-/// How long it is remembered that a promise ran out and its write may be on another server.
-const DOUBT: Duration = Duration::from_secs(60);
-/// Objects that promises are known of; beyond, none are given.
+/// Time for which an expired promise, whose write may be on another server, is remembered.
+const DOUBT_DURATION: Duration = Duration::from_secs(60);
+/// Maximum objects with entries; beyond it, no promises are given.
 const ENTRIES_MAX: usize = 128 << 10;
-/// How long it is remembered what was promised last. Twice the skew: whatever can be promised after
-/// that is newer.
-const KEPT: Duration = Duration::from_secs(10);
-/// How often old entries are looked for.
+/// Minimum time for which an unused entry is kept: twice the skew, so that any later promise has a
+/// newer timestamp.
+const ENTRY_AGE_MIN: Duration = Duration::from_secs(10);
+/// Interval of sweeps of old entries.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
 /// An object on a device.
-pub(super) type Place = (String, PolicyIndex, ObjectHash);
+pub(super) type PromiseKey = (String, PolicyIndex, ObjectHash);
 
-/// All promises of a server.
+/// The table of a server's promises.
 pub(super) struct Promises {
     table: Mutex<Table>,
-    /// When the server started, by its clock and by the time that only passes.
+    /// Start of the server, by its clock and by the monotonic clock.
     started: (Timestamp, Instant),
-    /// None are given for so long after the start.
+    /// Time after the start in which none are given.
     grace: Duration,
 }
 
 struct Table {
-    entries: HashMap<Place, Entry>,
+    entries: HashMap<PromiseKey, Entry>,
     swept: Instant,
 }
 
 struct Entry {
     held: Option<Held>,
-    /// The newest time that was asked for and granted, or given back.
+    /// Newest timestamp ever promised or released.
     newest: Timestamp,
-    /// The newest time whose promise ran out, with or without a write elsewhere.
+    /// Newest timestamp whose promise expired, or whose write may have succeeded elsewhere.
     in_doubt: Option<(Timestamp, Instant)>,
-    /// The last write that was carried out under its promise.
+    /// Last write carried out under its promise, by token.
     carried_out: Option<(String, Timestamp)>,
     touched: Instant,
 }
@@ -63,22 +64,22 @@ struct Held {
 
 #[derive(Clone, Copy, PartialEq)]
 enum State {
-    /// Waits for its write.
+    /// Waiting for its write until the lease ends.
     Until(Instant),
-    /// Its write is on its way to the disk.
+    /// The write is in progress.
     Writing,
 }
 
-/// Why there is no promise.
+/// Reasons to refuse a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Withheld {
-    /// Another one is held.
+    /// Another promise is held.
     Busy,
-    /// One as new or newer was given before.
+    /// A promise at least as new was given before.
     Older(Timestamp),
-    /// The time asked for is too far from this server's clock.
+    /// The timestamp is too far from this server's clock.
     Clock,
-    /// The server started a moment ago.
+    /// The server has just started.
     Started,
 }
 
@@ -99,10 +100,10 @@ impl Promises {
         self.table.lock()
     }
 
-    /// Asks for a promise of `timestamp`. `now`: the server's clock.
+    /// Requests a promise of `timestamp`; `now` is the server's clock.
     pub(super) fn ask(
         &self,
-        place: &Place,
+        key: &PromiseKey,
         token: &str,
         timestamp: Timestamp,
         now: Timestamp,
@@ -112,20 +113,21 @@ impl Promises {
         }
         if !self.grace.is_zero() {
             let (clock, at) = self.started;
-            // Promises of the process before are no newer than that.
+            // Promises of the previous process have no later timestamps.
             if at.elapsed() < self.grace || timestamp <= clock.plus_ticks(SKEW_TICKS) {
                 return Err(Withheld::Started);
             }
         }
         let mut table = self.table();
         table.sweep();
-        if table.entries.len() >= ENTRIES_MAX && !table.entries.contains_key(place) {
+        if table.entries.len() >= ENTRIES_MAX && !table.entries.contains_key(key) {
             return Err(Withheld::Busy);
         }
-        let entry = table.entry(place);
+        let entry = table.entry(key);
         if let Some(held) = &entry.held {
             let is_own = held.token == token && held.state != State::Writing;
-            // Asked once more, for the same time or, the first having been given up, for a newer one.
+            // A repeated request, for the same timestamp or, if that was abandoned, for a later
+            // one.
             let excludes = !Plant::PromiseShared.is_on();
             if excludes && (!is_own || timestamp < held.timestamp) {
                 return Err(Withheld::Busy);
@@ -141,19 +143,19 @@ impl Promises {
         entry.held = Some(Held {
             token: token.to_owned(),
             timestamp,
-            state: State::Until(Instant::now() + LEASE),
+            state: State::Until(Instant::now() + LEASE_DURATION),
         });
         Ok(())
     }
 
-    /// Gives a promise back: whoever had it has sent no write.
-    pub(super) fn release(&self, place: &Place, token: &str, timestamp: Timestamp) {
+    /// Releases a promise whose holder has sent no write.
+    pub(super) fn release(&self, key: &PromiseKey, token: &str, timestamp: Timestamp) {
         let mut table = self.table();
-        if table.entries.len() >= ENTRIES_MAX && !table.entries.contains_key(place) {
+        if table.entries.len() >= ENTRIES_MAX && !table.entries.contains_key(key) {
             return;
         }
-        let entry = table.entry(place);
-        // A request for it that is still under way comes too late.
+        let entry = table.entry(key);
+        // Invalidates a request for it that is still in flight.
         entry.newest = entry.newest.max(timestamp);
         let is_own = |held: &Held| {
             (&*held.token, held.timestamp) == (token, timestamp) && held.state != State::Writing
@@ -163,19 +165,19 @@ impl Promises {
         }
     }
 
-    /// The newest time beyond `visible` whose write may be on another server, unknown here.
-    pub(super) fn in_doubt(&self, place: &Place, visible: Timestamp) -> Option<Timestamp> {
+    /// Newest timestamp after `visible` whose write may be on another server, unknown here.
+    pub(super) fn in_doubt(&self, key: &PromiseKey, visible: Timestamp) -> Option<Timestamp> {
         let mut table = self.table();
-        let entry = table.entries.get_mut(place)?;
+        let entry = table.entries.get_mut(key)?;
         entry.settle();
         let (timestamp, _) = entry.in_doubt?;
         (timestamp > visible).then_some(timestamp)
     }
 
-    /// Begins the write that was promised.
-    pub(super) fn begin(self: &Arc<Self>, place: &Place, token: &str) -> Begun {
+    /// Begins the write under a promise.
+    pub(super) fn begin(self: &Arc<Self>, key: &PromiseKey, token: &str) -> Begun {
         let mut table = self.table();
-        let entry = table.entry(place);
+        let entry = table.entry(key);
         let held = entry.held.as_mut().filter(|held| held.token == token);
         let Some(held) = held.filter(|held| held.state != State::Writing) else {
             let carried_out = entry.carried_out.as_ref();
@@ -185,15 +187,15 @@ impl Promises {
         held.state = State::Writing;
         Begun::Writing(Writing {
             promises: self.clone(),
-            place: place.clone(),
+            key: key.clone(),
             timestamp: held.timestamp,
             outcome: Outcome::InDoubt,
         })
     }
 
-    fn end(&self, place: &Place, timestamp: Timestamp, outcome: Outcome) {
+    fn end(&self, key: &PromiseKey, timestamp: Timestamp, outcome: Outcome) {
         let mut table = self.table();
-        let entry = table.entry(place);
+        let entry = table.entry(key);
         let is_own = |held: &mut Held| held.timestamp == timestamp && held.state == State::Writing;
         let ended = entry.held.take_if(is_own);
         match (outcome, ended) {
@@ -205,9 +207,9 @@ impl Promises {
 }
 
 impl Table {
-    fn entry(&mut self, place: &Place) -> &mut Entry {
+    fn entry(&mut self, key: &PromiseKey) -> &mut Entry {
         let now = Instant::now();
-        let entry = self.entries.entry(place.clone()).or_insert_with(|| Entry {
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry {
             held: None,
             newest: Timestamp::ZERO,
             in_doubt: None,
@@ -219,7 +221,7 @@ impl Table {
         entry
     }
 
-    /// Forgets what does not matter any more.
+    /// Drops entries that no longer matter.
     fn sweep(&mut self) {
         let now = Instant::now();
         if now < self.swept + SWEEP_INTERVAL {
@@ -228,14 +230,14 @@ impl Table {
         self.swept = now;
         self.entries.retain(|_, entry| {
             entry.settle();
-            let is_young = now < entry.touched + KEPT;
+            let is_young = now < entry.touched + ENTRY_AGE_MIN;
             entry.held.is_some() || entry.in_doubt.is_some() || is_young
         });
     }
 }
 
 impl Entry {
-    /// Ends what time has ended.
+    /// Ends an expired lease and doubt.
     fn settle(&mut self) {
         let now = Instant::now();
         if self.in_doubt.is_some_and(|(_, until)| until <= now) {
@@ -253,19 +255,19 @@ impl Entry {
 
     fn doubt(&mut self, timestamp: Timestamp, from: Instant) {
         let before = self.in_doubt.map_or(Timestamp::ZERO, |(at, _)| at);
-        let until = from + DOUBT;
+        let until = from + DOUBT_DURATION;
         if until > Instant::now() {
             self.in_doubt = Some((before.max(timestamp), until));
         }
     }
 }
 
-/// The fate of a write that names a promise.
+/// Result of beginning a write under a promise.
 pub(super) enum Begun {
     Writing(Writing),
-    /// It came before, with this time, and was carried out: its answer was lost.
+    /// It was carried out before, with this timestamp, and its response was lost.
     CarriedOut(Timestamp),
-    /// The promise is not held any more, or never was.
+    /// The promise is no longer held, or never was.
     Lost,
 }
 
@@ -273,15 +275,14 @@ pub(super) enum Begun {
 enum Outcome {
     Visible,
     NotWritten,
-    /// It failed on its way, or nobody was there to see.
+    /// It failed half way, or its outcome is unknown.
     InDoubt,
 }
 
-/// A write under a promise. While it is there nobody else is promised anything, however long the
-/// disk takes.
+/// A write under a promise. No other promise is given meanwhile, however long the disk takes.
 pub(super) struct Writing {
     promises: Arc<Promises>,
-    place: Place,
+    key: PromiseKey,
     pub(super) timestamp: Timestamp,
     outcome: Outcome,
 }
@@ -297,7 +298,7 @@ impl Writing {
         self.outcome = Outcome::NotWritten;
     }
 
-    /// From now on the disk decides.
+    /// From here on the outcome depends on the disk.
     pub(super) fn goes_to_disk(&mut self) {
         self.outcome = Outcome::InDoubt;
     }
@@ -305,7 +306,7 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.promises.end(&self.place, self.timestamp, self.outcome);
+        self.promises.end(&self.key, self.timestamp, self.outcome);
     }
 }
 
@@ -320,7 +321,7 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    fn place() -> Place {
+    fn key() -> PromiseKey {
         ("d".into(), PolicyIndex(0), ObjectHash([7; 16]))
     }
 
@@ -330,68 +331,68 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_at_a_time_and_newer_each_time() {
-        let (promises, place) = (promises(), place());
-        let ask = |token: &str, secs| promises.ask(&place, token, at(secs), at(100));
+        let (promises, key) = (promises(), key());
+        let ask = |token: &str, secs| promises.ask(&key, token, at(secs), at(100));
         assert_eq!(ask("a", 100), Ok(()));
         assert_eq!(ask("a", 100), Ok(()), "it is asked twice");
         assert_eq!(ask("b", 101), Err(Withheld::Busy));
-        promises.release(&place, "b", at(101));
+        promises.release(&key, "b", at(101));
         assert_eq!(ask("c", 102), Err(Withheld::Busy), "it was not b's to give");
-        promises.release(&place, "a", at(100));
+        promises.release(&key, "a", at(100));
         assert_eq!(ask("b", 101), Err(Withheld::Older(at(101))), "given back");
         assert_eq!(ask("b", 102), Ok(()));
         assert_eq!(ask("b", 103), Ok(()), "once more, later");
-        promises.release(&place, "b", at(102));
+        promises.release(&key, "b", at(102));
         assert_eq!(ask("c", 104), Err(Withheld::Busy), "a late word");
-        assert_eq!(promises.in_doubt(&place, at(0)), None);
+        assert_eq!(promises.in_doubt(&key, at(0)), None);
         assert_eq!(ask("c", 94), Err(Withheld::Clock));
         assert_eq!(ask("c", 106), Err(Withheld::Clock));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_promise_runs_out_and_leaves_doubt() {
-        let (promises, place) = (promises(), place());
-        let ask = |token: &str, secs| promises.ask(&place, token, at(secs), at(100));
+        let (promises, key) = (promises(), key());
+        let ask = |token: &str, secs| promises.ask(&key, token, at(secs), at(100));
         assert_eq!(ask("a", 100), Ok(()));
-        tokio::time::sleep(LEASE).await;
-        assert!(matches!(promises.begin(&place, "a"), Begun::Lost));
-        assert_eq!(promises.in_doubt(&place, at(99)), Some(at(100)));
-        assert_eq!(promises.in_doubt(&place, at(100)), None, "it has come");
+        tokio::time::sleep(LEASE_DURATION).await;
+        assert!(matches!(promises.begin(&key, "a"), Begun::Lost));
+        assert_eq!(promises.in_doubt(&key, at(99)), Some(at(100)));
+        assert_eq!(promises.in_doubt(&key, at(100)), None, "it has come");
         assert_eq!(ask("b", 100), Err(Withheld::Older(at(100))));
         assert_eq!(ask("b", 101), Ok(()));
-        let Begun::Writing(mut writing) = promises.begin(&place, "b") else {
+        let Begun::Writing(mut writing) = promises.begin(&key, "b") else {
             panic!("it was promised");
         };
         assert_eq!(writing.timestamp, at(101));
-        let twice = promises.begin(&place, "b");
+        let twice = promises.begin(&key, "b");
         assert!(matches!(twice, Begun::Lost), "it comes twice");
-        tokio::time::sleep(LEASE * 2).await;
+        tokio::time::sleep(LEASE_DURATION * 2).await;
         assert_eq!(ask("c", 102), Err(Withheld::Busy), "a slow disk");
         writing.is_visible();
         drop(writing);
-        let told = |token| match promises.begin(&place, token) {
+        let told = |token| match promises.begin(&key, token) {
             Begun::CarriedOut(at) => Some(at),
             _ => None,
         };
         assert_eq!(told("b"), Some(at(101)), "its answer was lost");
         assert_eq!(told("a"), None, "another's");
-        assert_eq!(promises.in_doubt(&place, at(101)), None);
-        assert_eq!(promises.in_doubt(&place, at(99)), Some(at(100)));
+        assert_eq!(promises.in_doubt(&key, at(101)), None);
+        assert_eq!(promises.in_doubt(&key, at(99)), Some(at(100)));
         assert_eq!(ask("c", 102), Ok(()));
-        drop(promises.begin(&place, "c"));
-        assert_eq!(promises.in_doubt(&place, at(101)), Some(at(102)));
-        tokio::time::sleep(DOUBT).await;
-        assert_eq!(promises.in_doubt(&place, at(101)), None, "forgotten");
+        drop(promises.begin(&key, "c"));
+        assert_eq!(promises.in_doubt(&key, at(101)), Some(at(102)));
+        tokio::time::sleep(DOUBT_DURATION).await;
+        assert_eq!(promises.in_doubt(&key, at(101)), None, "forgotten");
     }
 
     #[tokio::test(start_paused = true)]
     async fn none_are_given_after_a_start() {
-        let promises = Promises::new(at(100), LEASE);
-        let place = place();
-        let ask = |secs| promises.ask(&place, "a", at(secs), at(secs));
+        let promises = Promises::new(at(100), LEASE_DURATION);
+        let key = key();
+        let ask = |secs| promises.ask(&key, "a", at(secs), at(secs));
         assert_eq!(ask(100), Err(Withheld::Started));
         assert_eq!(ask(106), Err(Withheld::Started));
-        tokio::time::sleep(LEASE).await;
+        tokio::time::sleep(LEASE_DURATION).await;
         assert_eq!(ask(105), Err(Withheld::Started), "the one before, ahead");
         assert_eq!(ask(106), Ok(()));
     }
@@ -400,13 +401,13 @@ mod tests {
     async fn entries_are_bounded_and_forgotten() {
         let promises = promises();
         for number in 0..ENTRIES_MAX as u128 {
-            let place = ("d".into(), PolicyIndex(0), ObjectHash(number.to_be_bytes()));
-            assert_eq!(promises.ask(&place, "a", at(100), at(100)), Ok(()));
+            let key = ("d".into(), PolicyIndex(0), ObjectHash(number.to_be_bytes()));
+            assert_eq!(promises.ask(&key, "a", at(100), at(100)), Ok(()));
         }
         let one_more = ("e".into(), PolicyIndex(0), ObjectHash([7; 16]));
         let ask = |secs| promises.ask(&one_more, "a", at(secs), at(secs));
         assert_eq!(ask(100), Err(Withheld::Busy));
-        tokio::time::sleep(LEASE + DOUBT + SECOND).await;
+        tokio::time::sleep(LEASE_DURATION + DOUBT_DURATION + SECOND).await;
         assert_eq!(ask(170), Ok(()));
         assert_eq!(promises.table().entries.len(), 1);
     }

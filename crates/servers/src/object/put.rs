@@ -1,9 +1,8 @@
 //! PUT: content and metadata to disk, then the container's row.
 //!
-//! A small upload that is in memory, or whose sender does not wait to be asked for it, is read
-//! first and then checked, written and made durable in one step on the device's thread. For
-//! every other the check comes first, before the body is polled: the first poll is what tells
-//! the sender to go on.
+//! A small upload that is in memory, or whose sender does not wait for `100 Continue`, is read
+//! first and then checked, written and made durable in one job on the device's thread. For any
+//! other the check precedes the first poll of the body, which sends `100 Continue`.
 
 use std::sync::Arc;
 
@@ -36,14 +35,14 @@ use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
-/// Uploads up to this size are one step.
-const SMALL: u64 = 64 << 10;
+/// Maximum size in bytes of uploads written in one job.
+const SMALL_UPLOAD_MAX_BYTES: u64 = 64 << 10;
 
-/// Fewer blocks than this in use leave room for batches of [`LARGE_BATCH`] bytes.
-const PLENTY: usize = 128;
-const LARGE_BATCH: usize = 1 << 20;
+/// Maximum blocks in use for batches of [`LARGE_BATCH_BYTES`] bytes.
+const FEW_BLOCKS_MAX: usize = 128;
+const LARGE_BATCH_BYTES: usize = 1 << 20;
 
-/// What a PUT was checked to be.
+/// Checked parameters of a PUT.
 struct Upload {
     target: Target,
     timestamp: Timestamp,
@@ -51,16 +50,16 @@ struct Upload {
     size: Option<u64>,
     delete_at: Option<u64>,
     if_none_match: Option<String>,
-    /// A replicator brings this one: others do not matter.
+    /// Fragment index of an upload by a replicator; other fragments are irrelevant then.
     fragment: Option<u32>,
-    /// Whether a fragment counts when it has come.
+    /// Whether the fragment is durable without a commit.
     durability: Durability,
     digest: Option<SharedDigest>,
-    /// Of a proxy in this process.
+    /// Footers from a proxy in this process.
     footers: Option<SharedFooters>,
 }
 
-/// What an upload may not take the place of.
+/// Conditions of replacing the existing object.
 struct Check {
     timestamp: Timestamp,
     if_none_match: Option<String>,
@@ -77,7 +76,7 @@ impl Upload {
     }
 }
 
-/// What was there before.
+/// State before the upload.
 #[derive(Default)]
 struct Existing {
     delete_at: Option<u64>,
@@ -91,12 +90,14 @@ impl Inner {
     ) -> Result<Response, Refusal> {
         let phases = Phases::read(&parts)?;
         let upload = self.check_put(&mut parts, &body, phases.is_some())?;
-        let is_small = upload.size.is_some_and(|size| size <= SMALL);
+        let is_small = upload
+            .size
+            .is_some_and(|size| size <= SMALL_UPLOAD_MAX_BYTES);
         let is_here = body.as_full().is_some() || !parts.headers.contains_key(EXPECT);
         if is_small && is_here && phases.is_none() && upload.footers.is_none() {
             self.put_small(parts, upload, body).await
         } else {
-            // The future of a small one would have its size.
+            // Boxed, so that the future of a small upload is not as large.
             Box::pin(self.put_streamed(parts, upload, body, phases)).await
         }
     }
@@ -221,13 +222,13 @@ impl Inner {
         let (inner, mut upload) = (self.clone(), upload);
         to_the_end(async move {
             let footers = match &upload.footers {
-                // Set by now, where the body ended well.
+                // Set by now, if the body ended well.
                 Some(shared) => shared.get().cloned().ok_or(Refusal::Failed)?,
                 None => content.footers().await?,
             };
             let mut writing = inner.begin_promised(&parts, &upload.target)?;
             if let Some(writing) = &writing {
-                // The promise came after the head.
+                // The promise was given after the head was read.
                 upload.timestamp = writing.timestamp;
             }
             let written = inner.publish(&parts, &upload, staged, &content, &footers);
@@ -249,7 +250,7 @@ impl Inner {
         .await
     }
 
-    /// Gives a staged upload its name. Tells its metadata.
+    /// Publishes a staged upload; returns its metadata.
     async fn publish(
         &self,
         parts: &Parts,
@@ -272,7 +273,7 @@ impl Inner {
         };
         let written = upload.target.device.commit(move |_| {
             let mut writer = writer;
-            // Known by now, where somebody else hashes.
+            // Known by now, if the proxy computes it.
             let Some(md5) = known.or_else(|| writer.md5()) else {
                 return Ok(Step::Done(Err(Refusal::Disconnected)));
             };
@@ -286,7 +287,7 @@ impl Inner {
         written.await?
     }
 
-    /// Enough servers have their fragments: ours counts from now on.
+    /// Makes the fragment durable after the commit.
     async fn make_durable(&self, upload: &Upload, metadata: &Metadata) -> Result<(), Refusal> {
         let index = metadata.get_str(FRAGMENT_INDEX);
         let Some(index) = index.and_then(|text| text.trim().parse().ok()) else {
@@ -301,10 +302,10 @@ impl Inner {
         Ok(made.await?)
     }
 
-    /// A small body, whole.
+    /// Reads a small body.
     async fn collect(&self, body: Body, upload: &Upload) -> Result<Bytes, Refusal> {
         let timeout = self.config.client_timeout;
-        let collected = tokio::time::timeout(timeout, body.collect(SMALL)).await;
+        let collected = tokio::time::timeout(timeout, body.collect(SMALL_UPLOAD_MAX_BYTES)).await;
         let body = collected.map_err(|_| Refusal::SlowUpload)??;
         if upload.size.is_some_and(|size| size != body.len() as u64) {
             return Err(Refusal::Disconnected);
@@ -312,8 +313,8 @@ impl Inner {
         Ok(body)
     }
 
-    /// Writes the body to a staged file as it comes, a batch of chunks at a time, while the next
-    /// batch is gathered.
+    /// Writes the body to a staged file, one batch of chunks at a time, while the next batch is
+    /// received.
     async fn stage(&self, upload: &Upload, body: &mut Content) -> Result<Staged, Refusal> {
         let target = &upload.target;
         let (engine, key, size) = (target.engine.clone(), target.key.clone(), upload.size);
@@ -340,7 +341,7 @@ impl Inner {
             }
             let chunks = std::mem::take(&mut batch);
             let writing = staged.write(chunks);
-            // Both at once: the disk takes one batch while the next one comes.
+            // In parallel: the disk writes one batch while the next one is received.
             if !is_over && !blocks::are_crowded() {
                 let gathering = self.gather(body, deadline, &mut is_over);
                 let (written, gathered) = tokio::join!(writing, gathering);
@@ -359,8 +360,8 @@ impl Inner {
         Ok(staged)
     }
 
-    /// Chunks of about `network_chunk_size` bytes together, or more while there is memory enough,
-    /// or a block where there is not: its sender may wait until it is gone. None at the end.
+    /// Reads chunks of about `network_chunk_size` bytes in total; more while few blocks are in use;
+    /// one block when memory is short, as the sender may wait until it is freed. Empty at the end.
     async fn gather(
         &self,
         body: &mut Content,
@@ -387,13 +388,13 @@ impl Inner {
     fn batch_size(&self) -> usize {
         let size = self.config.network_chunk_size;
         match blocks::in_use() {
-            ..PLENTY => size.max(LARGE_BATCH),
+            ..FEW_BLOCKS_MAX => size.max(LARGE_BATCH_BYTES),
             _ if blocks::are_crowded() => size.min(blocks::SIZE),
             _ => size,
         }
     }
 
-    /// The metadata that the request itself tells.
+    /// Metadata from the request's headers.
     fn request_metadata(&self, parts: &Parts, upload: &Upload) -> Metadata {
         let mut metadata = Metadata::new();
         metadata.set("X-Timestamp", upload.timestamp.internal());
@@ -408,7 +409,7 @@ impl Inner {
         metadata
     }
 
-    /// The object is durable: now its container and the expirer's queue learn of it.
+    /// After the object is durable: updates its container and the expirer's queue.
     async fn after_put(
         self: &Arc<Self>,
         parts: &Parts,
@@ -448,7 +449,7 @@ impl Inner {
     }
 }
 
-/// How much space there must be, which a proxy may tell where the request itself does not.
+/// Space to reserve, which a proxy may state if the request has no length.
 fn announced_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     match header(headers, "x-backend-obj-content-length").map(str::parse) {
         None => Ok(None),
@@ -459,7 +460,7 @@ fn announced_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// The size that the request announces; `None` for a chunked one.
+/// The announced size of the body; `None` if it is chunked.
 fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refusal> {
     let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
     if let Some(encoding) = header(headers, TRANSFER_ENCODING.as_str()) {
@@ -473,7 +474,7 @@ fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refus
             Some(size) => Ok(Some(size)),
             None => bad("Invalid Content-Length header value"),
         },
-        // In this process a body knows its own length, and a stream need not.
+        // Within a process a body knows its length, and a stream may not.
         None if body.is_empty() => Err(Refusal::LengthRequired),
         None => Ok(body.length()),
     }
@@ -483,7 +484,7 @@ fn received_etag(headers: &HeaderMap) -> String {
     normalize_etag(header(headers, "etag").unwrap_or("")).to_owned()
 }
 
-/// Adds what only the content tells, and holds it against what the request told.
+/// Adds metadata that depends on the content, and checks it against the request's.
 fn complete(
     mut metadata: Metadata,
     size: u64,
@@ -499,7 +500,7 @@ fn complete(
     Ok(metadata)
 }
 
-/// May this object take the place of what is there?
+/// Checks that the upload may replace the existing object.
 fn check_existing(
     engine: &dyn ObjectEngine,
     disk: &Disk,
@@ -535,14 +536,14 @@ fn check_existing(
     Ok(Ok(existing))
 }
 
-/// An upload under way; one that is given up is cleaned up on its device's thread.
+/// An upload in progress; if dropped, it is discarded on its device's thread.
 struct Staged {
     writer: Option<Box<dyn ObjectWriter>>,
     device: Arc<Device>,
 }
 
 impl Staged {
-    /// Hands the writer to the device's thread and back.
+    /// Writes chunks on the device's thread, and returns the writer.
     fn write(
         &mut self,
         chunks: Vec<Bytes>,
@@ -563,7 +564,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
-            // Forgetting a large file takes time.
+            // Removing a large file takes time.
             drop(self.device.write(move |_| {
                 drop(writer);
                 Ok(())
@@ -572,7 +573,7 @@ impl Drop for Staged {
     }
 }
 
-/// Whether a request comes from replication, which brings no news to containers.
+/// Whether a replicator sent the request; containers are then up to date already.
 pub(super) fn is_replication(headers: &HeaderMap) -> bool {
     flag(headers, "x-backend-replication")
 }

@@ -1,5 +1,5 @@
-//! REPLICATE: the suffix hashes of a partition, pickled, for replicators to compare; or, with
-//! suffixes in the path, a note that those have changed.
+//! REPLICATE: returns a partition's suffix hashes, pickled, for comparison by replicators; with
+//! suffixes in the path, invalidates those.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Inner {
                     .map(|(suffix, hash)| (Value::Str(suffix), hash.to_value()));
                 return Ok(dumps(&Value::Dict(pairs.collect())));
             }
-            // Whoever says so is done with these, and may remove its own.
+            // The sender has finished replicating these, and may remove its copies.
             engine.invalidate(disk, at, &suffixes)?;
             Ok(dumps(&Value::None))
         });

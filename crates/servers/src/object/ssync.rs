@@ -1,8 +1,8 @@
-//! SSYNC: another server's replicator tells what it has of a partition, hears what we lack, and
-//! sends that; all in one request, whose answer begins before its body has ended. The lines are
+//! SSYNC: a replicator offers its objects of a partition, receives the list of those wanted, and
+//! sends them; all in one request, whose response begins before its body has ended. The lines are
 //! described in `cairn_formats::ssync`.
 //!
-//! As in Swift, what goes wrong after the answer has begun is told in it (`:ERROR: …`), and the
+//! As in Swift, errors after the start of the response are reported in it (`:ERROR: …`), and the
 //! rest of the request is not read.
 
 mod input;
@@ -33,14 +33,14 @@ use super::status::Refusal;
 use super::target::parse_partition;
 use input::Input;
 
-/// Between two looks at a lock that somebody has.
-const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// How long a sender may take to end its request once it has been told that all is well.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Polling interval of a held lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Timeout for the end of the request after a successful session.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a conversation ended before its end.
+/// Errors that end a session early.
 #[derive(Debug, Error)]
-enum Broken {
+enum SessionError {
     #[error("the sender went away: {0}")]
     Disconnected(String),
     #[error("{after:?}: {reading}")]
@@ -64,33 +64,33 @@ enum Broken {
     Disk(#[from] DiskError),
 }
 
-impl Broken {
-    /// The number in the `:ERROR:` line; `None`: nobody is there to be told.
+impl SessionError {
+    /// The number in the `:ERROR:` line; `None` if the sender has disconnected.
     fn code(&self) -> Option<u16> {
         Some(match self {
-            Broken::Disconnected(_) => return None,
-            Broken::Timeout { .. } => 408,
-            Broken::Busy => 503,
-            Broken::Failures(..) => 500,
-            Broken::Disk(DiskError::Device(_)) => 507,
+            SessionError::Disconnected(_) => return None,
+            SessionError::Timeout { .. } => 408,
+            SessionError::Busy => 503,
+            SessionError::Failures(..) => 500,
+            SessionError::Disk(DiskError::Device(_)) => 507,
             _ => 0,
         })
     }
 }
 
-/// One conversation.
+/// One session.
 struct Receiver {
     inner: Arc<Inner>,
     device: Arc<Device>,
     engine: Arc<dyn Engine>,
     policy: PolicyIndex,
     partition: u32,
-    /// For erasure-coded policies: which fragment this server is to have.
+    /// Fragment index of this server, for erasure-coded policies.
     frag_index: Option<u32>,
     output: BodySender,
 }
 
-/// What a conversation holds until its end.
+/// Locks of a session, held until its end.
 struct Locks {
     _partition: ReplicationLock,
     _device: Option<(ReplicationLock, OwnedSemaphorePermit)>,
@@ -112,7 +112,7 @@ impl Inner {
         let partition = parse_partition(partition)?;
         let frag_index = ssync_index(&parts.headers)?;
         let device = self.background_device(device)?;
-        // Told at once where the device is not mounted.
+        // Fails before the response begins if the device is not mounted.
         device.read(|_| Ok(())).await?;
         let (output, answer) = Body::channel(None, 16);
         let receiver = Receiver {
@@ -129,10 +129,10 @@ impl Inner {
             self.config.network_chunk_size,
             self.config.client_timeout,
         );
-        tokio::spawn(receiver.converse(input));
+        tokio::spawn(receiver.run_session(input));
         let mut response = typed(StatusCode::OK, HTML, answer);
         set(response.headers_mut(), "x-backend-accept-no-commit", "True");
-        if let Some(at_once) = self.ssync_at_once() {
+        if let Some(at_once) = self.ssync_sessions_max() {
             let at_once = at_once.to_string();
             set(response.headers_mut(), "x-backend-ssync-at-once", &at_once);
         }
@@ -141,8 +141,8 @@ impl Inner {
 }
 
 impl Inner {
-    /// How many conversations there may be on one device; `None`: without limit.
-    fn ssync_at_once(&self) -> Option<usize> {
+    /// Maximum sessions per device; `None` is unlimited.
+    fn ssync_sessions_max(&self) -> Option<usize> {
         let config = &self.config;
         let limits = [
             config.replication_concurrency,
@@ -153,17 +153,19 @@ impl Inner {
 }
 
 impl Receiver {
-    async fn converse(self, mut input: Input) {
+    async fn run_session(self, mut input: Input) {
         let result = self.receive(&mut input).await;
         let Err(error) = result else {
-            // Read to its end, so that the connection can be used again.
-            let _ = tokio::time::timeout(LAST_WORDS, input.drain()).await;
+            // Drained, so that the connection can be reused.
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, input.drain()).await;
             self.output.finish().await;
             return;
         };
         let (device, partition) = (self.device.name(), self.partition);
         match &error {
-            Broken::Locked { .. } => tracing::debug!(device, partition, %error, "ssync refused"),
+            SessionError::Locked { .. } => {
+                tracing::debug!(device, partition, %error, "ssync refused")
+            }
             _ => tracing::warn!(device, partition, %error, "ssync broke off"),
         }
         if let Some(code) = error.code() {
@@ -173,31 +175,31 @@ impl Receiver {
         }
     }
 
-    async fn receive(&self, input: &mut Input) -> Result<(), Broken> {
-        // The answer begins now: the sender waits for it.
-        self.say("").await?;
-        let _turn = self.turn().await?;
+    async fn receive(&self, input: &mut Input) -> Result<(), SessionError> {
+        // Starts the response, for which the sender waits.
+        self.send_line("").await?;
+        let _turn = self.acquire_permit().await?;
         let _locks = self.lock().await?;
         self.missing_check(input).await?;
         self.updates(input).await
     }
 
-    /// A turn among all conversations of the server. Senders wait for theirs: who was sent away would
-    /// come back with its next pass only, and many come at once when a host or a region is back.
-    async fn turn(&self) -> Result<Option<SemaphorePermit<'_>>, Broken> {
-        let Some(turns) = &self.inner.replication_turns else {
+    /// Acquires a permit among all sessions of the server. Senders queue: a refused one would
+    /// return only with its next pass, and many come at once when a host or a region is back.
+    async fn acquire_permit(&self) -> Result<Option<SemaphorePermit<'_>>, SessionError> {
+        let Some(turns) = &self.inner.replication_permits else {
             return Ok(None);
         };
         let after = self.inner.config.replication_lock_timeout;
         match tokio::time::timeout(after, turns.acquire()).await {
-            Ok(Ok(turn)) => Ok(Some(turn)),
-            _ => Err(Broken::Busy),
+            Ok(Ok(acquire_permit)) => Ok(Some(acquire_permit)),
+            _ => Err(SessionError::Busy),
         }
     }
 
-    /// The partition, so that it is not handed over meanwhile, and a turn on the device: among
-    /// the conversations of this process, then among processes.
-    async fn lock(&self) -> Result<Locks, Broken> {
+    /// Locks the partition against a handover, and acquires a permit for the device: among sessions
+    /// of this process, then among processes.
+    async fn lock(&self) -> Result<Locks, SessionError> {
         let after = self.inner.config.replication_lock_timeout;
         let deadline = Instant::now() + after;
         let at = self.at();
@@ -218,17 +220,17 @@ impl Receiver {
                 _device: None,
             });
         }
-        let turns = self.device_turns(limit).acquire_owned();
-        let Ok(Ok(turn)) = timeout_at(deadline, turns).await else {
+        let turns = self.device_permits(limit).acquire_owned();
+        let Ok(Ok(acquire_permit)) = timeout_at(deadline, turns).await else {
             let what = "the device";
-            return Err(Broken::Locked { after, what });
+            return Err(SessionError::Locked { after, what });
         };
         loop {
             let lock = self.device.read(move |disk| try_lock_device(disk, limit));
             if let Some(device) = lock.await? {
                 return Ok(Locks {
                     _partition: partition,
-                    _device: Some((device, turn)),
+                    _device: Some((device, acquire_permit)),
                 });
             }
             wait(deadline, after, "the device").await?;
@@ -239,8 +241,8 @@ impl Receiver {
         PartitionKey::new(self.policy, self.partition)
     }
 
-    fn device_turns(&self, limit: usize) -> Arc<Semaphore> {
-        let mut turns = self.inner.device_turns.lock();
+    fn device_permits(&self, limit: usize) -> Arc<Semaphore> {
+        let mut turns = self.inner.device_permits.lock();
         let of_device = turns.entry(self.device.name().to_owned());
         of_device
             .or_insert_with(|| Arc::new(Semaphore::new(limit)))
@@ -248,16 +250,16 @@ impl Receiver {
     }
 
     /// Sends a line.
-    async fn say(&self, line: &str) -> Result<(), Broken> {
+    async fn send_line(&self, line: &str) -> Result<(), SessionError> {
         self.send(format!("{line}\r\n").into()).await
     }
 
-    async fn send(&self, bytes: Bytes) -> Result<(), Broken> {
+    async fn send(&self, bytes: Bytes) -> Result<(), SessionError> {
         let timeout = self.inner.config.client_timeout;
         match tokio::time::timeout(timeout, self.output.send(bytes)).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Broken::Disconnected("it reads no more".into())),
-            Err(_) => Err(Broken::Timeout {
+            Ok(false) => Err(SessionError::Disconnected("it reads no more".into())),
+            Err(_) => Err(SessionError::Timeout {
                 after: timeout,
                 reading: "sending",
             }),
@@ -265,10 +267,10 @@ impl Receiver {
     }
 }
 
-async fn wait(deadline: Instant, after: Duration, what: &'static str) -> Result<(), Broken> {
+async fn wait(deadline: Instant, after: Duration, what: &'static str) -> Result<(), SessionError> {
     if Instant::now() >= deadline {
-        return Err(Broken::Locked { after, what });
+        return Err(SessionError::Locked { after, what });
     }
-    sleep(LOCK_RETRY).await;
+    sleep(LOCK_RETRY_INTERVAL).await;
     Ok(())
 }

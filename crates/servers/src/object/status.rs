@@ -1,5 +1,4 @@
-//! What the object server answers when it does not do what it was asked: the one place where
-//! failures become status codes.
+//! Refusals of the object server, and the only place that maps failures to status codes.
 
 use cairn_disk::{DeviceError, DiskError};
 use cairn_http::respond::{self, set, standard, text};
@@ -7,19 +6,19 @@ use cairn_http::{BodyError, Response};
 use cairn_types::Timestamp;
 use http::StatusCode;
 
-/// Why a request was not carried out.
+/// Reasons for a refusal.
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// 400 with this text.
     BadRequest(String),
     /// 405
     MethodNotAllowed,
-    /// 408: the upload came too slowly.
+    /// 408: the upload was too slow.
     SlowUpload,
-    /// 409: what is there is as new, or newer.
+    /// 409: the existing version is as new, or newer.
     Conflict(Option<Timestamp>),
-    /// 409: the write's promise is not held any more. What is there says nothing: a replicator may
-    /// have brought the same write when another one was promised.
+    /// 409: the write's promise is no longer held. The stored version is no evidence: a replicator
+    /// may have brought the same write after another one was promised.
     PromiseLost,
     /// 411
     LengthRequired,
@@ -27,7 +26,7 @@ pub(super) enum Refusal {
     PreconditionFailed(&'static str),
     /// 413
     TooLarge,
-    /// 422: the content is not what its ETag says.
+    /// 422: the content does not match its ETag.
     EtagMismatch,
     /// 499: the upload broke off.
     Disconnected,
@@ -55,13 +54,13 @@ impl From<BodyError> for Refusal {
     }
 }
 
-/// The answer to PROMISE, which says all in its headers.
-pub(super) fn heard() -> Response {
+/// The response to PROMISE, which is in its headers.
+pub(super) fn promise_response() -> Response {
     respond::empty(StatusCode::NO_CONTENT)
 }
 
 impl Refusal {
-    /// The object is not there, in whatever way; with when it went, where that is known.
+    /// Whether the object is missing for any reason.
     pub(super) fn is_missing(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Which object a request is about, and on which device.
+//! Target of a request: the object and its device.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use http::request::Parts;
 use super::Inner;
 use super::status::Refusal;
 
-/// Names that begin with it belong to middleware, not to users.
+/// First character of reserved names, which belong to middleware.
 const RESERVED: char = '\0';
-/// The account in which the reconciler queues objects that are in the wrong policy.
+/// The account in which the reconciler queues objects of the wrong policy.
 const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
 
-/// A request's object.
+/// The object of a request.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) device: Arc<Device>,
@@ -69,7 +69,7 @@ impl Inner {
         })
     }
 
-    /// `X-Backend-Storage-Policy-Index`; without it, policy 0.
+    /// `X-Backend-Storage-Policy-Index`; policy 0 without it.
     pub(super) fn policy(&self, parts: &Parts) -> Result<PolicyIndex, Refusal> {
         let text = header(&parts.headers, "x-backend-storage-policy-index").unwrap_or("0");
         let index = text.trim().parse().ok().map(PolicyIndex);
@@ -80,7 +80,7 @@ impl Inner {
         }
     }
 
-    /// Reserved names stay among themselves, outside internal accounts.
+    /// Outside internal accounts, checks that names are either all reserved or none.
     fn check_names(&self, account: &str, container: &str, object: &str) -> Result<(), Refusal> {
         let check = |name: &str, what: &str| {
             if name.contains(RESERVED) && !name.starts_with(RESERVED) {
@@ -120,7 +120,7 @@ pub(super) fn parse_partition(text: &str) -> Result<u32, Refusal> {
     number.ok_or_else(|| Refusal::BadRequest(format!("Invalid partition: {text}")))
 }
 
-/// The timestamp that writes must carry.
+/// The timestamp, mandatory for writes.
 pub(super) fn required_timestamp(parts: &Parts) -> Result<Timestamp, Refusal> {
     let text = parts
         .headers
@@ -131,7 +131,7 @@ pub(super) fn required_timestamp(parts: &Parts) -> Result<Timestamp, Refusal> {
         .ok_or_else(|| Refusal::BadRequest("Invalid X-Timestamp header".into()))
 }
 
-/// The timestamp that reads may carry; now, where they do not.
+/// The timestamp, optional for reads; by default the current time.
 pub(super) fn timestamp_or_now(parts: &Parts, inner: &Inner) -> Result<Timestamp, Refusal> {
     match parts.headers.get("x-timestamp") {
         None => Ok(inner.config.clock.now()),

@@ -1,6 +1,7 @@
-//! What other servers learn of a change: the object's container gets its row, the expirer's
-//! queue its entry. Sent at once, waited for a moment, and kept on disk for the updater where
-//! it does not get through. A change whose update could be neither sent nor kept is not acknowledged.
+//! Updates of other servers after a change: the object's row in its container, and its entry in the
+//! expirer's queue. They are sent at once, awaited briefly, and stored as async pendings for the
+//! updater if they fail. A change whose update could be neither sent nor stored is not
+//! acknowledged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ use super::headers::normalize_delete_at;
 use super::put::is_replication;
 use super::target::Target;
 
-/// Containers of the expirer's queue among which one period's objects are spread.
+/// Number of containers of the expirer's queue per period.
 const EXPIRER_CONTAINERS: u128 = 100;
 const EXPIRER_TYPE: &str = "text/plain";
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
-/// The largest answer to an update that is read for the connection's sake.
-const ANSWER_MAX: u64 = 64 << 10;
+/// Maximum response read to reuse the connection.
+const RESPONSE_MAX_BYTES: u64 = 64 << 10;
 
-/// The headers of an update: Swift's capitalisation, values as they travel.
+/// Headers of an update: Swift's capitalisation, values as sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UpdateHeaders(Vec<(String, Vec<u8>)>);
 
@@ -52,8 +53,8 @@ impl UpdateHeaders {
         header.map(|(_, value)| value.as_slice())
     }
 
-    /// Lets what middleware and erasure coding want the container to see take the place of what
-    /// this server sees. System metadata has the last word.
+    /// Applies overrides of the row by middleware and erasure coding. System metadata takes
+    /// precedence.
     pub(super) fn apply_overrides<'a>(&mut self, items: impl Iterator<Item = (&'a str, &'a [u8])>) {
         const BACKEND: &str = "x-backend-container-update-override-";
         const SYSMETA: &str = "x-object-sysmeta-container-update-override-";
@@ -80,7 +81,7 @@ impl UpdateHeaders {
     }
 }
 
-/// A server to send an update to.
+/// A server that receives an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Destination {
     host: String,
@@ -88,7 +89,7 @@ struct Destination {
     device: String,
 }
 
-/// One update of one row.
+/// Update of one row.
 #[derive(Clone)]
 struct Update {
     op: &'static str,
@@ -102,8 +103,10 @@ struct Update {
 }
 
 impl Inner {
-    /// Sends the update to the container's servers that the request names. An error: it was neither
-    /// taken nor kept.
+    /// Sends the update to the container servers named in the request.
+    ///
+    /// # Errors
+    /// An update was neither accepted nor stored.
     pub(super) async fn update_container(
         self: &Arc<Self>,
         op: &'static str,
@@ -139,32 +142,32 @@ impl Inner {
             }))
         });
         let mut all = join_all(sends.collect::<Vec<_>>());
-        let patience = self.config.container_update_timeout;
-        if let Ok(outcomes) = tokio::time::timeout(patience, &mut all).await {
+        let timeout = self.config.container_update_timeout;
+        if let Ok(outcomes) = tokio::time::timeout(timeout, &mut all).await {
             for outcome in outcomes {
                 match outcome {
                     Ok(sent) => drop(sent?),
-                    // The task panicked, or the runtime is about to end.
-                    Err(_) => self.keep_update(target, update.clone()).await?,
+                    // The task panicked, or the runtime is shutting down.
+                    Err(_) => self.store_update(target, update.clone()).await?,
                 }
             }
             return Ok(());
         }
-        // They go on, but the request is about to be answered: should this server end before
-        // they do, the updater has to know.
-        self.keep_update(target, update.clone()).await?;
+        // The sends continue after the response: if this server ends before them, the updater must
+        // take over.
+        self.store_update(target, update.clone()).await?;
         let (inner, target) = (self.clone(), target.clone());
         tokio::spawn(Box::pin(async move {
             let outcomes = all.await;
             if outcomes.iter().all(|sent| matches!(sent, Ok(Ok(true)))) {
-                inner.forget_update(&target, &update).await;
+                inner.remove_update(&target, &update).await;
             }
         }));
         Ok(())
     }
 
-    /// The expirer's queue no longer needs the entry for `delete_at`: the object now expires at
-    /// another time, or never.
+    /// Removes the entry for `delete_at` from the expirer's queue: the object expires at another
+    /// time, or never.
     pub(super) async fn dequeue_expiry(
         self: &Arc<Self>,
         parts: &Parts,
@@ -179,13 +182,15 @@ impl Inner {
         let container = self.expirer_container(delete_at, target.key.hash);
         let headers = expirer_headers(parts, timestamp);
         let update = self.expirer_update("DELETE", target, delete_at, container, headers);
-        // The updater removes it; nobody waits for that. An entry that stays makes the expirer ask for
-        // a deletion which is refused, as the object expires at another time.
+        // Left to the updater, without waiting. A stale entry makes the expirer request a deletion,
+        // which is refused as the expiry time differs.
         let _ = self.send_update(target, update, None).await;
     }
 
-    /// An entry in the expirer's queue for `delete_at`. `metadata`: of the content. An error: the entry
-    /// was neither taken nor kept, and the object would never expire.
+    /// Adds an entry for `delete_at` to the expirer's queue; `metadata` is that of the content.
+    ///
+    /// # Errors
+    /// The entry was neither accepted nor stored, so the object would never expire.
     pub(super) async fn enqueue_expiry(
         self: &Arc<Self>,
         parts: &Parts,
@@ -197,7 +202,7 @@ impl Inner {
         if is_replication(&parts.headers) {
             return Ok(());
         }
-        // Only some of the object servers are asked to do it.
+        // The proxy names hosts in requests to some of the object servers only.
         let Some(hosts) = header(&parts.headers, "x-delete-at-host") else {
             return Ok(());
         };
@@ -263,8 +268,8 @@ impl Inner {
         }
     }
 
-    /// The queue's container for objects that expire at that second: the period's start, moved
-    /// back by a number that spreads objects over a hundred containers.
+    /// The queue's container for an expiry time: the period's start, minus a number that spreads
+    /// objects over a hundred containers.
     fn expirer_container(&self, delete_at: u64, hash: ObjectHash) -> String {
         let divisor = self.config.expiring_objects_container_divisor.max(1);
         let shard = (u128::from_be_bytes(hash.0) % EXPIRER_CONTAINERS) as u64;
@@ -272,8 +277,10 @@ impl Inner {
         format!("{:010}", seconds.min(9_999_999_999))
     }
 
-    /// Sends an update; keeps it on the object's device where that does not succeed. True where it
-    /// does; an error where it could not be kept either.
+    /// Sends an update, and stores it on the object's device on failure. True if it was accepted.
+    ///
+    /// # Errors
+    /// It could not be stored either.
     async fn send_update(
         self: &Arc<Self>,
         target: &Target,
@@ -292,7 +299,7 @@ impl Inner {
                 }
             }
         }
-        self.keep_update(target, update).await?;
+        self.store_update(target, update).await?;
         Ok(false)
     }
 
@@ -333,13 +340,13 @@ impl Inner {
             },
             status => Sent::Failed(status.to_string()),
         };
-        let drain = response.into_body().drain(ANSWER_MAX);
+        let drain = response.into_body().drain(RESPONSE_MAX_BYTES);
         let _ = tokio::time::timeout(self.config.node_timeout, drain).await;
         sent
     }
 
-    /// What a kept update is called: the hash of its object, and its time.
-    fn kept_as(&self, update: &Update) -> (ObjectHash, Timestamp) {
+    /// Name of a stored update: the hash of its object, and its timestamp.
+    fn pending_key(&self, update: &Update) -> (ObjectHash, Timestamp) {
         let hash = self.config.hash_path.hash(
             &update.account,
             Some(&update.container),
@@ -353,24 +360,24 @@ impl Inner {
         (hash, timestamp.unwrap_or_else(|| self.config.clock.now()))
     }
 
-    /// Removes a kept update that has been delivered since.
-    async fn forget_update(&self, target: &Target, update: &Update) {
-        let (hash, timestamp) = self.kept_as(update);
+    /// Removes a stored update that has been delivered since.
+    async fn remove_update(&self, target: &Target, update: &Update) {
+        let (hash, timestamp) = self.pending_key(update);
         let policy = target.key.policy;
         let removed = target
             .device
             .write(move |disk| remove_async_update(disk, policy, hash, timestamp));
         if let Err(error) = removed.await {
-            // The updater delivers it once more, which changes nothing.
+            // The updater delivers it again, which is harmless.
             let (device, object) = (target.device.name(), &*target.key.name);
             tracing::info!(device, object, %error, "a delivered container update stays");
         }
     }
 
-    /// Keeps an update on the object's device, for the updater. It may use the room set aside there.
-    async fn keep_update(&self, target: &Target, update: Update) -> Result<(), DiskError> {
+    /// Stores an update on the object's device, for the updater. It may use the reserve there.
+    async fn store_update(&self, target: &Target, update: Update) -> Result<(), DiskError> {
         let policy: PolicyIndex = target.key.policy;
-        let (hash, timestamp) = self.kept_as(&update);
+        let (hash, timestamp) = self.pending_key(&update);
         let pending = AsyncUpdate {
             op: update.op.to_owned(),
             account: update.account,
@@ -394,7 +401,7 @@ impl Inner {
     }
 }
 
-/// How sending an update went.
+/// Result of sending an update.
 enum Sent {
     Done,
     /// To this `account/container`.
@@ -408,7 +415,7 @@ impl Destination {
     }
 }
 
-/// An address, or a name that has one.
+/// Resolves an address or a host name.
 async fn resolve(host: &str) -> Option<SocketAddr> {
     match host.parse() {
         Ok(address) => Some(address),
@@ -416,7 +423,7 @@ async fn resolve(host: &str) -> Option<SocketAddr> {
     }
 }
 
-/// The servers that `X-Container-*` names; `None` where the request contradicts itself.
+/// The servers named in `X-Container-*`; `None` if these are inconsistent.
 fn container_destinations(headers: &HeaderMap) -> Option<Vec<Destination>> {
     let list = |name| {
         header(headers, name)
@@ -447,7 +454,7 @@ fn container_destinations(headers: &HeaderMap) -> Option<Vec<Destination>> {
     Some(destinations.collect())
 }
 
-/// The shard container that the proxy found for the object.
+/// The object's shard container, as found by the proxy.
 fn container_path(headers: &HeaderMap) -> Option<String> {
     let path = match header(headers, "x-backend-quoted-container-path") {
         Some(quoted) if !quoted.is_empty() => unquote(quoted).ok()?,
@@ -463,7 +470,7 @@ fn container_path(headers: &HeaderMap) -> Option<String> {
     is_valid.then_some(path)
 }
 
-/// Where a container server sends an update on: the shard that has the row now.
+/// The shard to which a container server redirects an update.
 fn redirect(response: &Response) -> Option<String> {
     let headers = response.headers();
     let location = header(headers, LOCATION.as_str())?;
@@ -484,7 +491,7 @@ fn redirect(response: &Response) -> Option<String> {
 
 fn expirer_headers(parts: &Parts, timestamp: Timestamp) -> UpdateHeaders {
     let mut headers = UpdateHeaders::new();
-    // The queue is in policy 0, whatever the object's is.
+    // The queue is in policy 0, whatever the object's policy.
     headers.set("x-backend-storage-policy-index", "0");
     headers.set("x-timestamp", timestamp.internal());
     headers.set("x-trans-id", trans_id(&parts.headers));
@@ -496,7 +503,7 @@ fn trans_id(headers: &HeaderMap) -> &str {
     header(headers, "x-trans-id").unwrap_or("-")
 }
 
-/// The request that an update comes from.
+/// The request that caused an update.
 fn referer(parts: &Parts) -> String {
     let host = header(&parts.headers, "host").unwrap_or("localhost");
     format!("{} http://{host}{}", parts.method, parts.uri.path())

@@ -78,15 +78,33 @@ fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(device.is_poisoned(), "it was not unmounted");
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
+    wait_until(|| {
+        device
+            .state
+            .readmission
+            .was_unmounted
+            .load(Ordering::Acquire)
+    });
     // One that fails the check stays out.
     std::fs::create_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::write(&mark, "").unwrap();
-    wait_until(|| !device.state.readmission.was_away.load(Ordering::Acquire));
+    wait_until(|| {
+        !device
+            .state
+            .readmission
+            .was_unmounted
+            .load(Ordering::Acquire)
+    });
     assert!(device.is_poisoned());
     std::fs::remove_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
+    wait_until(|| {
+        device
+            .state
+            .readmission
+            .was_unmounted
+            .load(Ordering::Acquire)
+    });
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     block(device.write(|_| Ok(()))).unwrap();
@@ -131,7 +149,13 @@ fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted()
     disk.poison("x", &std::io::Error::other("test"));
     drop(disk);
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
+    wait_until(|| {
+        device
+            .state
+            .readmission
+            .was_unmounted
+            .load(Ordering::Acquire)
+    });
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     sync_counted(&device.disk().unwrap());

@@ -1,8 +1,7 @@
-//! The second half: the sender brings what was wanted, as PUT, POST and DELETE requests, which
-//! the object server carries out like any other.
+//! Second half of SSYNC: the sender's PUT, POST and DELETE requests for the wanted objects, handled
+//! by the object server like any other.
 //!
-//! Small ones are carried out several at once, so that they share syncs; those of one object
-//! keep their order.
+//! Small ones run concurrently, so that they share syncs; those of one object keep their order.
 
 use std::collections::HashSet;
 
@@ -16,18 +15,18 @@ use tokio::task::JoinSet;
 
 use super::input::Input;
 use super::missing::expect;
-use super::{Broken, Receiver};
+use super::{Receiver, SessionError};
 use crate::object::ObjectServer;
 
-/// Content up to this size is read first and then written, beside others.
-const SMALL: u64 = 64 << 10;
-/// Small updates under way at once: twice as many as a disk takes for one sync, so that the
-/// next are there when it has ended; and their content.
-const AT_ONCE: usize = 128;
-const BYTES_AT_ONCE: u64 = 4 << 20;
+/// Maximum content in bytes that is read before it is written, concurrently with others.
+const SMALL_UPDATE_MAX_BYTES: u64 = 64 << 10;
+/// Maximum concurrent small updates: twice a disk's batch per sync, so that the next batch is ready
+/// when it ends; and the total of their content in bytes.
+const UPDATES_MAX: usize = 128;
+const UPDATE_BYTES_MAX: u64 = 4 << 20;
 const HEADERS_MAX: usize = 512;
 
-/// One request of the sender's, without its content.
+/// One request of the sender, without its content.
 struct Update {
     method: Method,
     path: String,
@@ -37,7 +36,7 @@ struct Update {
 
 impl Update {
     fn is_small(&self) -> bool {
-        self.content_length <= SMALL
+        self.content_length <= SMALL_UPDATE_MAX_BYTES
     }
 }
 
@@ -47,9 +46,9 @@ struct Tally {
     failures: usize,
 }
 
-/// Small updates under way.
+/// Small updates in progress.
 #[derive(Default)]
-struct UnderWay {
+struct InFlight {
     tasks: JoinSet<Ended>,
     paths: HashSet<String>,
     bytes: u64,
@@ -61,44 +60,44 @@ struct Ended {
     status: StatusCode,
 }
 
-impl UnderWay {
-    /// Whether one of these has to end before this one may begin.
+impl InFlight {
+    /// Whether one of these must end before the update may begin.
     fn must_end_before(&self, update: &Update) -> bool {
-        let is_full = self.tasks.len() >= AT_ONCE || self.bytes >= BYTES_AT_ONCE;
+        let is_full = self.tasks.len() >= UPDATES_MAX || self.bytes >= UPDATE_BYTES_MAX;
         let is_alone = !update.is_small();
         !self.tasks.is_empty() && (is_full || is_alone || self.paths.contains(&update.path))
     }
 }
 
 impl Receiver {
-    pub(super) async fn updates(&self, input: &mut Input) -> Result<(), Broken> {
+    pub(super) async fn updates(&self, input: &mut Input) -> Result<(), SessionError> {
         expect(input, "updates start", UPDATES_START).await?;
         let mut tally = Tally::default();
-        let mut under_way = UnderWay::default();
+        let mut in_flight = InFlight::default();
         while let Some(update) = self.read_update(input).await? {
-            while under_way.must_end_before(&update) {
-                self.finish_one(&mut under_way, &mut tally).await?;
+            while in_flight.must_end_before(&update) {
+                self.finish_one(&mut in_flight, &mut tally).await?;
             }
             if update.is_small() {
-                self.begin_small(update, input, &mut under_way).await?;
+                self.begin_small(update, input, &mut in_flight).await?;
             } else {
                 let path = update.path.clone();
                 let status = self.carry_out_large(update, input).await?;
                 self.count(&path, status, &mut tally)?;
             }
         }
-        while !under_way.tasks.is_empty() {
-            self.finish_one(&mut under_way, &mut tally).await?;
+        while !in_flight.tasks.is_empty() {
+            self.finish_one(&mut in_flight, &mut tally).await?;
         }
         if tally.failures > 0 {
-            return Err(Broken::Failures(tally.failures, tally.successes));
+            return Err(SessionError::Failures(tally.failures, tally.successes));
         }
-        self.say(UPDATES_START).await?;
-        self.say(UPDATES_END).await
+        self.send_line(UPDATES_START).await?;
+        self.send_line(UPDATES_END).await
     }
 
     /// The head of the next update; `None` after the last.
-    async fn read_update(&self, input: &mut Input) -> Result<Option<Update>, Broken> {
+    async fn read_update(&self, input: &mut Input) -> Result<Option<Update>, SessionError> {
         let Some(line) = input.line("updates line").await? else {
             return Ok(None);
         };
@@ -106,7 +105,7 @@ impl Receiver {
             return Ok(None);
         }
         let context = String::from_utf8_lossy(&line).into_owned();
-        let wrong = |reason: &str| Broken::Protocol(format!("{reason} for {context:.1024}"));
+        let wrong = |reason: &str| SessionError::Protocol(format!("{reason} for {context:.1024}"));
         let (method, path) = context
             .split_once(' ')
             .ok_or_else(|| wrong("no method and path"))?;
@@ -128,7 +127,7 @@ impl Receiver {
                 return Err(wrong("Too many headers"));
             }
             let (name, value) = header(&line).ok_or_else(|| wrong("Bad header"))?;
-            // All that is sent is kept, except what the server makes itself.
+            // All headers are stored, except those computed by the server.
             if name != "etag" && name != "x-backend-no-commit" {
                 replicated.push(name.as_str().to_owned());
             }
@@ -179,11 +178,11 @@ impl Receiver {
         }
     }
 
-    fn request(&self, update: Update, body: Body) -> Result<Request, Broken> {
+    fn request(&self, update: Update, body: Body) -> Result<Request, SessionError> {
         let uri = format!("/{}/{}{}", self.device.name(), self.partition, update.path);
         let uri: Uri = uri
             .parse()
-            .map_err(|_| Broken::Protocol(format!("no path: {:.1024}", update.path)))?;
+            .map_err(|_| SessionError::Protocol(format!("no path: {:.1024}", update.path)))?;
         let mut request = Request::new(body);
         *request.method_mut() = update.method;
         *request.uri_mut() = uri;
@@ -195,8 +194,8 @@ impl Receiver {
         &self,
         update: Update,
         input: &mut Input,
-        under_way: &mut UnderWay,
-    ) -> Result<(), Broken> {
+        in_flight: &mut InFlight,
+    ) -> Result<(), SessionError> {
         let content_length = update.content_length;
         let mut left = content_length;
         let mut content = BytesMut::new();
@@ -215,10 +214,10 @@ impl Receiver {
         }
         let path = update.path.clone();
         let request = self.request(update, Body::full(whole))?;
-        under_way.paths.insert(path.clone());
-        under_way.bytes += content_length;
+        in_flight.paths.insert(path.clone());
+        in_flight.bytes += content_length;
         let server = ObjectServer(self.inner.clone());
-        under_way.tasks.spawn(async move {
+        in_flight.tasks.spawn(async move {
             let status = server.call(request).await.status();
             Ended {
                 path,
@@ -229,25 +228,29 @@ impl Receiver {
         Ok(())
     }
 
-    async fn finish_one(&self, under_way: &mut UnderWay, tally: &mut Tally) -> Result<(), Broken> {
-        match under_way.tasks.join_next().await {
+    async fn finish_one(
+        &self,
+        in_flight: &mut InFlight,
+        tally: &mut Tally,
+    ) -> Result<(), SessionError> {
+        match in_flight.tasks.join_next().await {
             Some(Ok(ended)) => {
-                under_way.paths.remove(&ended.path);
-                under_way.bytes -= ended.content_length;
+                in_flight.paths.remove(&ended.path);
+                in_flight.bytes -= ended.content_length;
                 self.count(&ended.path, ended.status, tally)
             }
-            Some(Err(error)) => Err(Broken::Protocol(format!("an update failed: {error}"))),
+            Some(Err(error)) => Err(SessionError::Protocol(format!("an update failed: {error}"))),
             None => Ok(()),
         }
     }
 
-    /// Streams the content to the server. What it does not take is read all the same: the next
-    /// update comes after it.
+    /// Streams the content to the object server. Content it does not read is drained, as the next
+    /// update follows.
     async fn carry_out_large(
         &self,
         update: Update,
         input: &mut Input,
-    ) -> Result<StatusCode, Broken> {
+    ) -> Result<StatusCode, SessionError> {
         let length = update.content_length;
         let (sender, body) = Body::channel(Some(length), 4);
         let request = self.request(update, body)?;
@@ -260,7 +263,7 @@ impl Receiver {
                 is_taken = is_taken && sender.send(bytes).await;
             }
             sender.finish().await;
-            Ok::<_, Broken>(())
+            Ok::<_, SessionError>(())
         };
         let server = ObjectServer(self.inner.clone());
         let (response, fed) = tokio::join!(server.call(request), feed);
@@ -268,8 +271,8 @@ impl Receiver {
         Ok(response.status())
     }
 
-    /// Too many failures end the conversation.
-    fn count(&self, path: &str, status: StatusCode, tally: &mut Tally) -> Result<(), Broken> {
+    /// Counts a result; too many failures end the session.
+    fn count(&self, path: &str, status: StatusCode, tally: &mut Tally) -> Result<(), SessionError> {
         if status.is_success() || status == StatusCode::NOT_FOUND {
             tally.successes += 1;
             return Ok(());
@@ -285,7 +288,7 @@ impl Receiver {
         let ratio = failures as f64 / successes as f64;
         let is_too_many = successes == 0 || ratio > config.replication_failure_ratio;
         if failures >= config.replication_failure_threshold && is_too_many {
-            return Err(Broken::TooManyFailures(failures, successes));
+            return Err(SessionError::TooManyFailures(failures, successes));
         }
         Ok(())
     }
@@ -313,29 +316,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_conversation_has_little_under_way() {
-        let mut under_way = UnderWay::default();
-        let begin = |under_way: &mut UnderWay, path: &str, content_length: u64| {
-            under_way.paths.insert(path.into());
-            under_way.bytes += content_length;
-            under_way.tasks.spawn(std::future::pending());
+        let mut in_flight = InFlight::default();
+        let begin = |in_flight: &mut InFlight, path: &str, content_length: u64| {
+            in_flight.paths.insert(path.into());
+            in_flight.bytes += content_length;
+            in_flight.tasks.spawn(std::future::pending());
         };
-        let large = update("/a/c/large", SMALL + 1);
-        assert!(!under_way.must_end_before(&large), "nobody is there");
-        begin(&mut under_way, "/a/c/o", 1);
-        assert!(under_way.must_end_before(&large), "it goes alone");
-        let other = update("/a/c/other", SMALL);
-        assert!(!under_way.must_end_before(&other));
+        let large = update("/a/c/large", SMALL_UPDATE_MAX_BYTES + 1);
+        assert!(!in_flight.must_end_before(&large), "nobody is there");
+        begin(&mut in_flight, "/a/c/o", 1);
+        assert!(in_flight.must_end_before(&large), "it goes alone");
+        let other = update("/a/c/other", SMALL_UPDATE_MAX_BYTES);
+        assert!(!in_flight.must_end_before(&other));
         assert!(
-            under_way.must_end_before(&update("/a/c/o", 1)),
+            in_flight.must_end_before(&update("/a/c/o", 1)),
             "in their order"
         );
-        under_way.bytes = BYTES_AT_ONCE;
-        assert!(under_way.must_end_before(&other), "too much content");
-        under_way.bytes = 1;
-        for number in 1..AT_ONCE {
-            assert!(!under_way.must_end_before(&other));
-            begin(&mut under_way, &format!("/a/c/{number}"), 0);
+        in_flight.bytes = UPDATE_BYTES_MAX;
+        assert!(in_flight.must_end_before(&other), "too much content");
+        in_flight.bytes = 1;
+        for number in 1..UPDATES_MAX {
+            assert!(!in_flight.must_end_before(&other));
+            begin(&mut in_flight, &format!("/a/c/{number}"), 0);
         }
-        assert!(under_way.must_end_before(&other), "too many");
+        assert!(in_flight.must_end_before(&other), "too many");
     }
 }

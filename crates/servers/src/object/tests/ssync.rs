@@ -6,7 +6,7 @@ use cairn_types::{ObjectHash, Timestamp};
 use super::*;
 
 /// Says all of this at once; what the answer says.
-async fn converse(world: &World, said: impl Into<Bytes>) -> String {
+async fn run_session(world: &World, said: impl Into<Bytes>) -> String {
     let request = http::Request::builder()
         .method("SSYNC")
         .uri("/sda1/7")
@@ -76,7 +76,7 @@ async fn what_is_missing_is_wanted_and_taken(kind: Kind) {
     let mut said = said.into_bytes();
     said.extend_from_slice(&large);
     said.extend_from_slice(UPDATED.as_bytes());
-    let answer = converse(&world, said).await;
+    let answer = run_session(&world, said).await;
     let expected = format!(
         "\r\n{CHECK}{}{}{CHECKED}{UPDATES}{UPDATED}",
         wanted("o"),
@@ -97,7 +97,7 @@ async fn what_is_missing_is_wanted_and_taken(kind: Kind) {
         offer("o", T[1]),
         offer("p", T[1])
     );
-    let answer = converse(&world, said).await;
+    let answer = run_session(&world, said).await;
     assert_eq!(
         answer.replace("\r\n\r\n", "\r\n"),
         format!("\r\n{CHECK}{CHECKED}{UPDATES}{UPDATED}")
@@ -135,7 +135,7 @@ async fn what_goes_wrong_is_told(kind: Kind) {
             ":ERROR: 0 'subrequest with content-length",
         ),
     ] {
-        let answer = converse(&world, said.clone()).await;
+        let answer = run_session(&world, said.clone()).await;
         assert!(answer.contains(expected), "{said:?}: {answer}");
         assert!(!answer.contains(UPDATED), "{said:?}: {answer}");
     }
@@ -159,7 +159,7 @@ async fn below_the_reserve_objects_are_refused_and_tombstones_are_not() {
     });
     let check = format!("{CHECK}{CHECKED}{UPDATES}");
     let gone = format!("DELETE /a/c/o\r\nX-Timestamp: {}\r\n\r\n", T[2]);
-    let answer = converse(&world, format!("{check}{gone}{UPDATED}")).await;
+    let answer = run_session(&world, format!("{check}{gone}{UPDATED}")).await;
     assert!(
         answer.contains(UPDATED) && !answer.contains("ERROR"),
         "{answer}"
@@ -170,7 +170,7 @@ async fn below_the_reserve_objects_are_refused_and_tombstones_are_not() {
         (404, T[2])
     );
     let said = format!("{check}{}{UPDATED}", put("p", T[1], ETAG));
-    let answer = converse(&world, said).await;
+    let answer = run_session(&world, said).await;
     assert!(
         answer.contains(":ERROR: 500 'ERROR: With :UPDATES: 1 failures"),
         "{answer}"
@@ -212,7 +212,7 @@ async fn what_daemons_ask_for_goes_behind_clients(kind: Kind) {
     let world = world(kind);
     let device = world.devices.get("sda1").unwrap();
     let said = [CHECK, CHECKED, UPDATES].concat() + &put("o", "0000000001.00000", ETAG) + UPDATED;
-    let answer = converse(&world, said).await;
+    let answer = run_session(&world, said).await;
     assert!(answer.ends_with(UPDATED), "{answer}");
     let of_daemons = device.background_share().done;
     assert!(of_daemons >= 2, "{of_daemons}");

@@ -1,4 +1,4 @@
-//! What containers and the expirer's queue learn.
+//! Tests of updates of containers and of the expirer's queue.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
