@@ -141,6 +141,10 @@ impl Medium for ReadOnly {
         Err(refused())
     }
 
+    fn rename(&self, _name: &str, _to: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         Err(refused())
     }

@@ -24,6 +24,7 @@ use crate::volume::{Volume, Volumes};
 pub mod checkpoint;
 mod commit;
 pub mod compaction;
+mod heads;
 mod read;
 pub mod recovery;
 pub use read::Stored;

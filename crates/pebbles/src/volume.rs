@@ -158,7 +158,7 @@ impl Volumes {
         entropy: Box<dyn Fn() -> u64 + Send + Sync>,
         keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     ) -> Self {
-        assert!((2 * FIRST_BATCH..=VOLUME_MAX).contains(&size) && size.is_multiple_of(FIRST_BATCH));
+        assert!((3 * FIRST_BATCH..=VOLUME_MAX).contains(&size) && size.is_multiple_of(FIRST_BATCH));
         Volumes {
             medium,
             size,
@@ -187,7 +187,9 @@ impl Volumes {
         self.slots.write().insert(volume.slot, volume);
     }
 
+    /// `size`: of its file, the last block of which is for the copy of the header.
     fn new_header(&self, size: u64) -> VolumeHeader {
+        let size = size.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64 - BLOCK as u64;
         VolumeHeader {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             epoch: (self.entropy)(),
@@ -236,20 +238,20 @@ impl Volumes {
         }
         file.sync()?;
         let header = self.new_header(self.size);
-        file.write_durably(0, &header_block(header))?;
+        write_heads(&*file, header)?;
         self.medium.sync_dir()?;
         Ok((header, file))
     }
 
     /// Takes an emptied volume's file for a new one.
     pub(crate) fn recycle(&self, volume: &Volume) -> Result<Arc<Volume>, PebblesError> {
-        let mut header = self.new_header(volume.size);
+        let file = volume.file.clone();
+        let error = |error| PebblesError::of_io("recycle volume", error);
+        let mut header = self.new_header(file.size().map_err(error)?);
         if Plant::EpochReused.is_on() {
             header.epoch = volume.epoch;
         }
-        let file = volume.file.clone();
-        let written = file.write_durably(0, &header_block(header));
-        written.map_err(|error| PebblesError::of_io("recycle volume", error))?;
+        write_heads(&*file, header).map_err(error)?;
         let new = Arc::new(Volume::new(volume.slot, header, file));
         self.slots.write().insert(new.slot, new.clone());
         Ok(new)
@@ -276,9 +278,16 @@ fn write_zeros(file: &dyn MediumFile, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn header_block(header: VolumeHeader) -> Aligned {
+/// Writes a volume's header and its copy, durably. The copy first: it is never that of an earlier use
+/// than the header.
+fn write_heads(file: &dyn MediumFile, header: VolumeHeader) -> io::Result<()> {
+    file.write_durably(header.size, &header_block(header, header.size))?;
+    file.write_durably(0, &header_block(header, 0))
+}
+
+pub(crate) fn header_block(header: VolumeHeader, offset: u64) -> Aligned {
     let mut block = Aligned::default();
-    block.extend(&header.to_bytes());
+    block.extend(&header.to_bytes(offset));
     block.pad(BLOCK);
     block
 }

@@ -21,6 +21,7 @@ use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
+use crate::store::recovery::Recovery;
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
 
@@ -232,7 +233,16 @@ impl Opened {
             milliseconds = began.elapsed().as_millis() as u64,
             "volumes opened"
         );
-        let last = clear_large(&store, &path.join(LARGE)).map_err(error("clear"))?;
+        if report.unreadable > 0 {
+            tracing::error!(
+                device,
+                %policy,
+                files = report.unreadable,
+                "volumes could not be read: they are kept as unreadable-*, and with them all large \
+                 bodies; remove them when replication is done"
+            );
+        }
+        let last = clear_large(&store, &path.join(LARGE), &report).map_err(error("clear"))?;
         let second = u64::try_from(disk.now()).unwrap_or(0);
         let committer = Committer::start(store.clone(), device);
         Ok(Opened {
@@ -359,8 +369,10 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes large bodies that no record names; gives the highest number there is.
-fn clear_large(store: &Store, large: &Path) -> io::Result<u64> {
+/// Removes large bodies that no record names, where all records were read; gives the highest number
+/// there is.
+fn clear_large(store: &Store, large: &Path, report: &Recovery) -> io::Result<u64> {
+    let is_known = report.unreadable == 0 && report.lost == 0;
     let entries = match std::fs::read_dir(large) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -380,7 +392,7 @@ fn clear_large(store: &Store, large: &Path) -> io::Result<u64> {
             .to_str()
             .and_then(|name| u64::from_str_radix(name, 16).ok());
         last = last.max(number.unwrap_or(0));
-        if number.is_none_or(|number| !named.contains(&number)) {
+        if is_known && number.is_none_or(|number| !named.contains(&number)) {
             std::fs::remove_file(entry.path())?;
         }
     }
@@ -418,6 +430,10 @@ fn disk_error(device: &str, path: &Path, error: PebblesError) -> DiskError {
         PebblesError::Closed => DeviceError::Stopped(device).into(),
         PebblesError::Busy => DeviceError::Busy(device).into(),
         PebblesError::TooLarge => io_error("write", path, io::ErrorKind::InvalidInput.into()),
+        PebblesError::Format { .. } => {
+            let source = io::Error::new(io::ErrorKind::InvalidData, error);
+            io_error("open", path, source)
+        }
         PebblesError::Io { action, source } => io_error(action, path, source),
     }
 }

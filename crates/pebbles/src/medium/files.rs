@@ -101,6 +101,10 @@ impl Medium for Folder {
         }
     }
 
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.dir, name, &self.dir, to)?)
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         match self.is_unsafe {
             true => Ok(()),

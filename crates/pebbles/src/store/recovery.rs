@@ -9,16 +9,15 @@ use cairn_types::{ObjectHash, Timestamp};
 use crate::error::PebblesError;
 use crate::format::{
     BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
-    VOLUME_MAX, VolumeHeader,
 };
 use crate::index::Index;
-use crate::medium::MediumFile;
 use crate::object::Rules;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
 use crate::store::checkpoint::{self, Position, Written};
+use crate::store::heads::{find_volumes, mend_head};
 use crate::store::{Log, entry_of};
-use crate::volume::{Aligned, Volume, Volumes, file_name, slot_of};
+use crate::volume::{Aligned, Volume, Volumes};
 
 /// The account of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,6 +29,8 @@ pub struct Recovery {
     pub damaged: Vec<Damaged>,
     /// Stretches in which records were lost, with their names.
     pub lost: u64,
+    /// Files that were volumes, and are kept: nothing in them can be read.
+    pub unreadable: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,11 @@ pub(crate) fn recover(
     rules: Rules,
     is_read_only: bool,
 ) -> Result<(Log, Written, Recovery), PebblesError> {
-    find_volumes(volumes, is_read_only)?;
     let mut report = Recovery::default();
+    find_volumes(volumes, is_read_only, &mut report)?;
+    if !is_read_only {
+        volumes.all().iter().for_each(|volume| mend_head(volume));
+    }
     let found = checkpoint::newest(volumes.medium());
     let (mut position, mut written) = (Position::default(), Written::default());
     if let Some(found) = &found {
@@ -83,55 +87,6 @@ pub(crate) fn recover(
     let report = replay.report;
     settle(volumes, index);
     Ok((log, written, report))
-}
-
-/// Opens all files that are volumes, and removes those that were never finished.
-fn find_volumes(volumes: &Volumes, is_read_only: bool) -> Result<(), PebblesError> {
-    let medium = volumes.medium();
-    let error = |source| PebblesError::of_io("open volumes", source);
-    let mut is_removed = false;
-    let mut names = medium.list().map_err(error)?;
-    names.sort();
-    for name in names {
-        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
-            continue;
-        };
-        let file = medium.open(&name).map_err(error)?;
-        match volume_header(&*file).map_err(error)? {
-            Some(header) => volumes.insert(Arc::new(Volume::new(slot, header, file))),
-            None if is_read_only => {}
-            None => {
-                tracing::info!(name, "a volume that was never finished: removed");
-                medium.remove(&name).map_err(error)?;
-                is_removed = true;
-            }
-        }
-    }
-    match is_removed {
-        true => medium.sync_dir().map_err(error),
-        false => Ok(()),
-    }
-}
-
-/// A volume's header. One that is damaged, or was torn when the file was to be used anew, is known by
-/// the first batch.
-fn volume_header(file: &dyn MediumFile) -> std::io::Result<Option<VolumeHeader>> {
-    let size = file.size()?.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64;
-    let mut block = vec![0; 2 * BLOCK];
-    let count = file.read_at(0, &mut block)?;
-    if count < block.len() {
-        return Ok(None);
-    }
-    if let Ok(header) = VolumeHeader::parse(&block) {
-        let size = header.size.min(size);
-        return Ok(Some(VolumeHeader { size, ..header }));
-    }
-    let batch = BatchHeader::parse(&block[BLOCK..], FIRST_BATCH).ok();
-    Ok(batch.map(|batch| VolumeHeader {
-        id: batch.id,
-        epoch: batch.epoch,
-        size,
-    }))
 }
 
 struct Replay<'a> {

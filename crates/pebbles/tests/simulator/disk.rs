@@ -42,7 +42,8 @@ struct Inner {
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     /// Changes of names since the folder was synced.
-    renamed: Vec<(String, Option<usize>)>,
+    /// Each is there after a power cut as a whole, or not.
+    renamed: Vec<Vec<(String, Option<usize>)>>,
     files: Vec<File>,
     extents: Vec<Extent>,
     countdown: Option<u64>,
@@ -204,8 +205,11 @@ impl SimDisk {
             inner.files[file].now = inner.files[file].durable.clone();
         }
         let renamed = std::mem::take(&mut inner.renamed);
-        for (name, file) in renamed {
-            if inner.below(2) == 0 {
+        for renamed in renamed {
+            if inner.below(2) != 0 {
+                continue;
+            }
+            for (name, file) in renamed {
                 match file {
                     Some(file) => inner.durable_names.insert(name, file),
                     None => inner.durable_names.remove(&name),
@@ -299,7 +303,7 @@ impl Medium for SimDisk {
                 inner.files.push(File::default());
                 let file = inner.files.len() - 1;
                 inner.names.insert(name.to_owned(), file);
-                inner.renamed.push((name.to_owned(), Some(file)));
+                inner.renamed.push(vec![(name.to_owned(), Some(file))]);
                 file
             }
         };
@@ -315,7 +319,17 @@ impl Medium for SimDisk {
         let mut inner = self.0.lock();
         let is_cut = inner.call()?;
         inner.names.remove(name);
-        inner.renamed.push((name.to_owned(), None));
+        inner.renamed.push(vec![(name.to_owned(), None)]);
+        if is_cut { Err(off()) } else { Ok(()) }
+    }
+
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        let is_cut = inner.call()?;
+        let file = inner.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        inner.names.insert(to.to_owned(), file);
+        let renamed = vec![(name.to_owned(), None), (to.to_owned(), Some(file))];
+        inner.renamed.push(renamed);
         if is_cut { Err(off()) } else { Ok(()) }
     }
 
