@@ -32,6 +32,15 @@ pub enum PebblesError {
 }
 
 impl PebblesError {
+    /// Whether nothing of the write can be on disk. After other failures the next opening knows.
+    pub(crate) fn is_refusal(&self) -> bool {
+        use PebblesError::{Busy, Closed, Format, Io, NoSpace, Poisoned, TooLarge};
+        match self {
+            NoSpace | Busy | TooLarge => true,
+            Poisoned | Closed | Format { .. } | Io { .. } => false,
+        }
+    }
+
     pub(crate) fn of_io(action: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PebblesError::NoSpace,
