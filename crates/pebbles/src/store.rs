@@ -14,7 +14,7 @@ use cairn_types::{ObjectHash, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{PebblesError, ReadError};
-use crate::format::{Class, FIRST_BATCH, Kind, NewRecord, RecordHeader};
+use crate::format::{FIRST_BATCH, Kind, NewRecord, RecordHeader};
 use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
@@ -166,21 +166,11 @@ impl Store {
     /// Writes down that records found damaged are gone, so that nothing older comes in their place.
     fn end_damaged(&self, report: &Recovery) -> Result<(), PebblesError> {
         for damaged in &report.damaged {
-            let change = Change::Remove {
-                kind: Kind::Quarantined,
-                partition: damaged.partition,
-                hash: damaged.hash,
-                fragment: damaged.fragment,
-                expected: Expected::UpTo(damaged.timestamp),
-                name: Bytes::new(),
-                reason: Bytes::from_static(b"damaged in the log"),
-            };
-            for ended in self.commit(Class::Fresh, vec![change]) {
-                match ended {
-                    // Until there is room, the log says so at every start.
-                    Ok(_) | Err(PebblesError::NoSpace) => {}
-                    Err(error) => return Err(error),
-                }
+            let (partition, hash, place) = (damaged.partition, damaged.hash, damaged.place);
+            match self.quarantine(partition, hash, place, "damaged in the log") {
+                // Until there is room, the log says so at every start.
+                Ok(_) | Err(PebblesError::NoSpace) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

@@ -372,7 +372,7 @@ fn lock(path: &Path) -> io::Result<File> {
 /// Removes large bodies that no record names, where all records were read; gives the highest number
 /// there is.
 fn clear_large(store: &Store, large: &Path, report: &Recovery) -> io::Result<u64> {
-    let is_known = report.unreadable == 0 && report.lost == 0;
+    let is_known = report.unreadable == 0 && report.lost == 0 && !report.has_unnamed;
     let entries = match std::fs::read_dir(large) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),

@@ -25,8 +25,11 @@ pub struct Recovery {
     /// Entries from a checkpoint, and records read behind it.
     pub loaded: u64,
     pub replayed: u64,
-    /// Records known by their headers of which another part is damaged. They are ended.
+    /// Records known by their headers of which another part is damaged, and that count still. They
+    /// are ended.
     pub damaged: Vec<Damaged>,
+    /// A damaged record no longer says which file its content is.
+    pub has_unnamed: bool,
     /// Stretches in which records were lost, with their names.
     pub lost: u64,
     /// Files that were volumes, and are kept: nothing in them can be read.
@@ -37,8 +40,10 @@ pub struct Recovery {
 pub struct Damaged {
     pub partition: u32,
     pub hash: ObjectHash,
+    pub kind: Kind,
     pub timestamp: Timestamp,
     pub fragment: Option<u16>,
+    pub place: Place,
 }
 
 pub(crate) fn recover(
@@ -84,7 +89,11 @@ pub(crate) fn recover(
     for volume in next.filter(|_| !is_read_only) {
         end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
     }
-    let report = replay.report;
+    let mut report = replay.report;
+    report.damaged.retain(|damaged| {
+        let mut entries = index.get(damaged.partition, damaged.hash).into_iter();
+        entries.any(|entry| entry.place == damaged.place)
+    });
     settle(volumes, index);
     Ok((log, written, report))
 }
@@ -159,21 +168,14 @@ impl Replay<'_> {
                 Found::Damaged { at, header, .. } => {
                     let place = place_of(volume, *at, header);
                     volume.note_written(header, place);
+                    let hash = header.hash.hex();
                     tracing::error!(
                         volume = volume.slot,
                         at,
-                        hash = header.hash.hex(),
-                        "a damaged record in the log: quarantined"
+                        hash,
+                        "a damaged record in the log"
                     );
-                    self.end(header);
-                    if !header.kind.is_removal() {
-                        self.report.damaged.push(Damaged {
-                            partition: header.partition,
-                            hash: header.hash,
-                            timestamp: header.timestamp,
-                            fragment: fragment_of(header),
-                        });
-                    }
+                    self.apply_damaged(header, place, scanned.record(*at));
                 }
                 Found::Lost { at } => {
                     tracing::error!(volume = volume.slot, at, "records lost in the log");
@@ -188,9 +190,58 @@ impl Replay<'_> {
         let Some(entry) = entry_of(header, body, place) else {
             return self.end(header);
         };
+        self.forget_damaged(header);
         let rules = self.rules;
         self.index.update(header.partition, header.hash, |entries| {
             rules.apply(entries, entry)
+        });
+    }
+
+    /// A record of which only the header is sound counts until it is known whether it was written
+    /// again: it is ended when all has been read.
+    fn apply_damaged(&mut self, header: &RecordHeader, place: Place, record: &[u8]) {
+        let body = match header.body_is_sound(record) {
+            true => &record[header.body()],
+            false => &[],
+        };
+        self.report.has_unnamed |= header.is_external && body.is_empty();
+        let Some(entry) = entry_of(header, body, place) else {
+            return self.end(header);
+        };
+        self.forget_damaged(header);
+        let rules = self.rules;
+        self.index.update(header.partition, header.hash, |entries| {
+            rules.apply(entries, entry)
+        });
+        self.report.damaged.push(Damaged {
+            partition: header.partition,
+            hash: header.hash,
+            kind: header.kind,
+            timestamp: header.timestamp,
+            fragment: fragment_of(header),
+            place,
+        });
+    }
+
+    /// A record is there once more: the damaged one of before counts no longer.
+    fn forget_damaged(&mut self, header: &RecordHeader) {
+        let is_it = |damaged: &Damaged| {
+            damaged.hash == header.hash
+                && damaged.partition == header.partition
+                && damaged.kind == header.kind
+                && damaged.timestamp == header.timestamp
+                && damaged.fragment == fragment_of(header)
+        };
+        let index = self.index;
+        self.report.damaged.retain(|damaged| {
+            let is_it = is_it(damaged);
+            if is_it {
+                // Its entry may differ in what its body would have said.
+                index.update(header.partition, header.hash, |entries| {
+                    entries.retain(|entry| entry.place != damaged.place);
+                });
+            }
+            !is_it
         });
     }
 

@@ -283,6 +283,22 @@ fn a_volume_that_cannot_be_read_is_kept() {
     assert!(has(&store, 1, 10, 100));
 }
 
+#[test]
+fn a_record_written_again_outlives_its_damaged_first_one() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 1000);
+    let (name, at) = setup.volume_of(&store, 1);
+    put(&store, 2, 10, 100);
+    setup.change(&name, |bytes| bytes[at + 500] ^= 1);
+    put(&store, 1, 10, 1000);
+    put(&store, 3, 10, 100);
+    drop(store);
+    for _ in 0..2 {
+        assert!(has(&setup.open(), 1, 10, 1000));
+    }
+}
+
 /// Fills volumes with objects of which later ones make most count no longer.
 fn fill(store: &Store, numbers: std::ops::Range<u64>, seconds: u64) {
     for number in numbers {
