@@ -72,6 +72,13 @@ pub enum Change {
         source: Place,
         record: NewRecord,
     },
+    /// A record that ends others, moved by compaction. A rebuild meets it behind all that was written
+    /// since: what it would end then, and counts, comes behind it once more, in the same batch.
+    MoveRemoval {
+        source: Place,
+        removal: NewRecord,
+        behind: Vec<(Place, NewRecord)>,
+    },
 }
 
 /// The state that a removal was decided on.

@@ -139,6 +139,15 @@ impl Writer {
         })
     }
 
+    /// Removes the file of a checkpoint that was not completed.
+    pub fn discard(store: &Store) {
+        let generation = store.checkpoints.lock().generation + 1;
+        let removed = store.volumes.medium().remove(&file_name(generation));
+        if let Err(error) = removed {
+            tracing::debug!(%error, generation, "a part of a checkpoint is left");
+        }
+    }
+
     /// Writes some of it; true when it is whole, and durable.
     pub fn step(&mut self) -> io::Result<bool> {
         if let Some(partition) = self.partitions.next() {

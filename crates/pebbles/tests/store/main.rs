@@ -299,11 +299,124 @@ fn a_record_written_again_outlives_its_damaged_first_one() {
     }
 }
 
+#[test]
+fn small_batches_are_packed() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..300 {
+        put(&store, number, 10, 100);
+    }
+    let before = setup.used(&store);
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    let after = setup.used(&store);
+    assert!(after < before / 4, "{before} bytes became {after}");
+    for number in 0..300 {
+        assert!(has(&store, number, 10, 100));
+    }
+    drop((upkeep, store));
+    let store = setup.open();
+    for number in 0..300 {
+        assert!(has(&store, number, 10, 100));
+    }
+}
+
 /// Fills volumes with objects of which later ones make most count no longer.
 fn fill(store: &Store, numbers: std::ops::Range<u64>, seconds: u64) {
     for number in numbers {
         put(store, number, seconds, 3900);
     }
+}
+
+#[test]
+fn a_removal_moves_with_what_was_written_since() {
+    let setup = Setup::new();
+    let store = setup.open();
+    // Most of it counts; what does not holds back removals.
+    fill(&store, 0..31, 10);
+    put(&store, 0, 11, 3900);
+    put(&store, 1, 11, 3900);
+    put(&store, 500, 10, 50_000);
+    let remove = Change::Remove {
+        kind: Kind::Removed,
+        partition: PARTITION,
+        hash: hash(500),
+        fragment: None,
+        expected: Expected::UpTo(Timestamp::from_secs(10)),
+        name: Bytes::new(),
+        reason: Bytes::new(),
+    };
+    put(&store, 501, 10, 200_000);
+    assert_eq!(commit(&store, remove).unwrap(), Outcome::Written);
+    put(&store, 501, 11, 150_000);
+    put(&store, 502, 10, 200_000);
+    put(&store, 500, 10, 50_000);
+    put(&store, 503, 10, 200_000);
+    put(&store, 501, 12, 100_000);
+    let mut upkeep = Upkeep::new(store.clone());
+    let below_half = |volume: &Arc<cairn_pebbles::volume::Volume>| {
+        volume.live() + volume.written().removals < volume.used() / 2
+    };
+    assert!(store.sealed().iter().any(below_half));
+    compact(&mut upkeep);
+    assert!(!store.sealed().iter().any(below_half), "it is left");
+    assert!(has(&store, 500, 10, 50_000));
+    drop((upkeep, store));
+    assert!(has(&setup.open(), 500, 10, 50_000));
+}
+
+#[test]
+fn a_volume_that_cannot_be_compacted_holds_up_no_other() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 0..260, 10);
+    let (name, _) = setup.volume_of(&store, 5);
+    let slot = entry(&store, 5).unwrap().place.slot;
+    fill(&store, 0..260, 11);
+    assert!(store.sealed().len() > 4);
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from: 0,
+        to: u64::MAX,
+        errno: EACCES,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    for _ in 0..300 {
+        let _ = upkeep.compact();
+    }
+    let dead: Vec<u16> = store
+        .sealed()
+        .iter()
+        .filter(|v| v.live() == 0)
+        .map(|v| v.slot)
+        .collect();
+    assert_eq!(dead, [slot]);
+}
+
+#[test]
+fn a_checkpoint_without_room_holds_up_no_compaction() {
+    let mut setup = Setup::new();
+    setup.checkpoint_bytes = 0;
+    let store = setup.open();
+    fill(&store, 0..130, 10);
+    fill(&store, 0..130, 11);
+    setup.faults.lock().push(Fault::Write {
+        prefix: "checkpoint".to_owned(),
+        errno: ENOSPC,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    for _ in 0..300 {
+        let _ = upkeep.step();
+    }
+    assert!(store.sealed().iter().all(|v| v.live() > 0));
+    assert_eq!(
+        setup
+            .files("checkpoint")
+            .iter()
+            .map(Vec::len)
+            .sum::<usize>(),
+        0
+    );
 }
 
 /// Tombstones in volumes that are full, and nothing that they could hold back.
