@@ -25,6 +25,7 @@ pub mod checkpoint;
 mod commit;
 pub mod compaction;
 mod heads;
+mod quarantine;
 mod read;
 pub mod recovery;
 pub use read::Stored;
@@ -50,8 +51,9 @@ pub struct Config {
     pub keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     /// Volumes of which less than this share counts are compacted.
     pub compact_below: f64,
-    /// Called with the number of a file whose content counts no longer.
-    pub external_gone: Box<dyn Fn(u64) + Send + Sync>,
+    /// Called with the number of a file whose content counts no longer, and whether it was
+    /// quarantined.
+    pub external_gone: Box<dyn Fn(u64, bool) + Send + Sync>,
 }
 
 /// A write.
@@ -273,7 +275,6 @@ pub(crate) fn entry_of(header: &RecordHeader, body: &[u8], place: Place) -> Opti
         timestamp: header.timestamp,
         content_type,
         external: header.is_external.then(|| crate::format::number(body)),
-        is_dangling: false,
         place,
     })
 }

@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cairn_types::plant::Plant;
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::PebblesError;
+use crate::error::{PebblesError, is_unreadable};
 use crate::format::{BATCH_MAX, BLOCK, FIRST_BATCH, Kind, RecordHeader, VOLUME_MAX, VolumeHeader};
 use crate::medium::{Medium, MediumFile};
 use crate::place::{Place, SLOTS_MAX};
 
 /// Bytes of zeros written at once to a new volume.
 const ZEROS: usize = 1 << 20;
+/// Attempts to read blocks of a volume that may fail.
+const UNREADABLE_MAX: u64 = 1024;
 
 /// One use of a file as a volume.
 pub struct Volume {
@@ -31,6 +33,8 @@ pub struct Volume {
     /// Bytes of those records that count.
     live: AtomicU64,
     written: Mutex<Written>,
+    /// Attempts to read a block that the disk did not give.
+    unreadable: AtomicU64,
 }
 
 /// The records that were ever written to a volume, in bytes.
@@ -56,6 +60,7 @@ impl Volume {
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
+            unreadable: AtomicU64::new(0),
         }
     }
 
@@ -136,6 +141,38 @@ impl Volume {
             true => Ok(bytes),
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+}
+
+impl Volume {
+    /// As `read`, with zeros for blocks that the disk does not give: what was in them is damaged. An
+    /// error where these are many, for then it is the disk that has failed.
+    pub(crate) fn read_past_damage(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let error = match self.read(offset, len) {
+            Err(error) if is_unreadable(&error) => error,
+            other => return other,
+        };
+        let end = offset + len as u64;
+        let mut bytes = Vec::with_capacity(len);
+        let mut at = offset;
+        while at < end {
+            let next = (at + 1).next_multiple_of(BLOCK as u64).min(end);
+            let len = (next - at) as usize;
+            match self.read(at, len) {
+                Ok(block) => bytes.extend(block),
+                Err(error) if is_unreadable(&error) => {
+                    tracing::error!(volume = self.slot, at, %error, "a block cannot be read");
+                    if self.unreadable.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_MAX {
+                        return Err(error);
+                    }
+                    bytes.resize(bytes.len() + len, 0);
+                }
+                Err(error) => return Err(error),
+            }
+            at = next;
+        }
+        tracing::error!(volume = self.slot, offset, %error, "damage in a volume");
+        Ok(bytes)
     }
 }
 

@@ -202,6 +202,7 @@ impl Opened {
         };
         let no_sync = disk.config().unsafe_no_fsync;
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
+        let medium = Arc::new(medium);
         let lock = lock(&path).map_err(error("lock"))?;
         let space = medium.space().map_err(error("statvfs"))?;
         let garbage = Arc::new(Mutex::new(Vec::new()));
@@ -215,14 +216,17 @@ impl Opened {
             keep_free: keep_free(disk),
             compact_below: COMPACT_BELOW,
             external_gone: {
-                let garbage = garbage.clone();
-                Box::new(move |number| garbage.lock().push(number))
+                let (garbage, medium) = (garbage.clone(), medium.clone());
+                Box::new(move |number, is_quarantined| match is_quarantined {
+                    true => quarantine_large(&medium, number),
+                    false => garbage.lock().push(number),
+                })
             },
         };
         let device = disk.name();
         let began = std::time::Instant::now();
-        let (store, report) = Store::open(Arc::new(medium), store_config)
-            .map_err(|error| disk_error(device, &path, error))?;
+        let (store, report) =
+            Store::open(medium, store_config).map_err(|error| disk_error(device, &path, error))?;
         tracing::info!(
             device,
             %policy,
@@ -366,6 +370,15 @@ fn lock(path: &Path) -> io::Result<File> {
              server's process",
         )),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Keeps a large body whose object was quarantined.
+fn quarantine_large(medium: &Folder, number: u64) {
+    let name = Opened::large_name(number);
+    let moved = medium.rename(&format!("{LARGE}/{name}"), &format!("quarantined-{name}"));
+    if let Err(error) = moved.and_then(|()| medium.sync_dir()) {
+        tracing::warn!(number, %error, "quarantined content is not kept");
     }
 }
 

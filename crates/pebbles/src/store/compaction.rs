@@ -15,11 +15,11 @@ use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::error::{PebblesError, ReadError};
-use crate::format::{Class, FIRST_BATCH, Found, Kind, NewRecord, RecordHeader, number};
+use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
-use crate::store::{AHEAD, Change, Expected, Log, Outcome, Store};
+use crate::store::{AHEAD, Change, Log, Outcome, Store};
 use crate::volume::Volume;
 
 /// A volume of which this share counts is worth its while on a full device.
@@ -324,7 +324,7 @@ impl Compaction {
         if let Some(entry) = dropped {
             store.live(place, false);
             if let Some(number) = entry.external {
-                (store.config.external_gone)(number);
+                (store.config.external_gone)(number, false);
             }
         }
     }
@@ -399,38 +399,4 @@ fn holds_back<'a>(store: &Store, sealed: &'a [Arc<Volume>]) -> Option<&'a Arc<Vo
     }
     let with_dead = sealed.iter().filter(|volume| volume.has_dead());
     with_dead.min_by_key(|volume| volume.id)
-}
-
-impl Store {
-    /// Ends an object, or the fragment of it, whose record at `place` is damaged.
-    pub fn quarantine(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-        reason: &str,
-    ) -> Result<Outcome, PebblesError> {
-        let entries = self.index.get(partition, hash);
-        let Some(entry) = entries.iter().find(|entry| entry.place == place) else {
-            return Ok(Outcome::Obsolete);
-        };
-        let content = entries.iter().filter(|entry| entry.is_content());
-        // Other fragments are sound.
-        let fragment = entry.fragment().filter(|_| content.count() > 1);
-        let change = Change::Remove {
-            kind: Kind::Quarantined,
-            partition,
-            hash,
-            fragment,
-            expected: Expected::At(place),
-            name: Bytes::new(),
-            reason: Bytes::copy_from_slice(reason.as_bytes()),
-        };
-        let ended = self.commit(Class::Fresh, vec![change]).pop();
-        let outcome = ended.unwrap_or(Ok(Outcome::Obsolete))?;
-        if outcome == Outcome::Written {
-            tracing::warn!(partition, hash = hash.hex(), reason, "quarantined a record");
-        }
-        Ok(outcome)
-    }
 }

@@ -285,7 +285,7 @@ impl Replay<'_> {
 fn end_torn(volume: &Volume) -> std::io::Result<()> {
     let tail = volume.used();
     let len = (volume.size - tail).min(BATCH_MAX as u64) as usize;
-    let bytes = volume.read(tail, len)?;
+    let bytes = volume.read_past_damage(tail, len)?;
     let remains = |at: &usize| {
         let binding = Binding {
             epoch: volume.epoch,
@@ -319,16 +319,11 @@ fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
     }
 }
 
-/// Drops entries whose records are nowhere any more, and counts the bytes of the others.
+/// Counts the bytes of all entries.
 fn settle(volumes: &Volumes, index: &Index) {
     for partition in index.partitions() {
-        for (hash, entries) in index.objects(partition) {
-            if entries.iter().any(|entry| entry.is_dangling) {
-                index.update(partition, hash, |entries| {
-                    entries.retain(|e| !e.is_dangling)
-                });
-            }
-            for entry in entries.iter().filter(|entry| !entry.is_dangling) {
+        for (_, entries) in index.objects(partition) {
+            for entry in entries {
                 if let Some(volume) = volumes.get(entry.place.slot) {
                     volume.add_live(entry.place.len.into());
                 }

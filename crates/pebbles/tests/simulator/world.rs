@@ -88,7 +88,7 @@ impl World {
             entropy: Box::new(move || epochs.lock().number()),
             checkpoint_bytes: 1 << 20,
             compact_below: 0.7,
-            external_gone: Box::new(|_| {}),
+            external_gone: Box::new(|_, _| {}),
             keep_free: Box::new(|_| 0),
         }
     }
@@ -248,7 +248,6 @@ impl World {
             timestamp,
             content_type,
             external: None,
-            is_dangling: false,
             place: nowhere(),
         };
         let record = NewRecord {

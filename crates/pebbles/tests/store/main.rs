@@ -119,7 +119,7 @@ impl Setup {
             entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
             checkpoint_bytes: self.checkpoint_bytes,
             compact_below: 0.5,
-            external_gone: Box::new(|_| {}),
+            external_gone: Box::new(|_, _| {}),
             keep_free: Box::new(|_| 0),
         };
         let medium = Faulty {
@@ -428,4 +428,107 @@ fn expired_tombstones(setup: &Setup) -> Arc<Store> {
     fill(&store, 100..140, 10);
     setup.clock.fetch_add(100_000, Ordering::Relaxed);
     store
+}
+
+#[test]
+fn a_tombstone_that_went_swallows_no_write() {
+    let setup = Setup::new();
+    let store = expired_tombstones(&setup);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    compact(&mut upkeep);
+    assert!(entry(&store, 1).is_none(), "it is to go by age");
+    put(&store, 1, 9, 100);
+    drop((upkeep, store));
+    assert!(has(&setup.open(), 1, 9, 100));
+}
+
+#[test]
+fn a_tombstone_that_goes_swallows_no_write() {
+    let setup = Setup::new();
+    let store = expired_tombstones(&setup);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    for _ in 0..200 {
+        upkeep.compact().unwrap();
+        let number = 50;
+        let record = record(number, Kind::Data, 9, body(number, 9, 100));
+        if commit(&store, Change::Write(record)).unwrap() == Outcome::Written {
+            // The power fails now.
+            drop((upkeep, store));
+            assert!(has(&setup.open(), number, 9, 100));
+            return;
+        }
+    }
+    panic!("the tombstone did not go");
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_is_damage() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..5 {
+        put(&store, number, 10, 3000);
+    }
+    let (name, at) = setup.volume_of(&store, 2);
+    let from = (at / BLOCK * BLOCK) as u64;
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from,
+        to: from + 512,
+        errno: EIO,
+    });
+    let place = entry(&store, 2).unwrap().place;
+    let read = store.read(PARTITION, hash(2), place);
+    assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
+    drop(store);
+    let store = setup.open();
+    for number in [0, 1, 3, 4] {
+        assert!(has(&store, number, 10, 3000), "{number}");
+    }
+    assert!(entry(&store, 2).is_none());
+}
+
+/// What cannot be read is not moved by compaction, and all else is.
+#[test]
+fn compaction_goes_past_a_sector_that_cannot_be_read() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..200 {
+        put(&store, number, 10, 100);
+    }
+    let (name, at) = setup.volume_of(&store, 2);
+    let slot = entry(&store, 2).unwrap().place.slot;
+    let from = (at / BLOCK * BLOCK) as u64;
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from,
+        to: from + 512,
+        errno: EIO,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    for number in (0..200).filter(|number| *number != 2) {
+        assert!(has(&store, number, 10, 100), "{number}");
+    }
+    assert!(entry(&store, 2).is_none());
+    let epoch_left = store.sealed().iter().any(|v| v.slot == slot && v.id < 3);
+    assert!(!epoch_left, "its volume is as it was");
+}
+
+#[test]
+fn quarantine_keeps_the_bytes() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 1000);
+    let (name, at) = setup.volume_of(&store, 1);
+    setup.change(&name, |bytes| bytes[at + 900] ^= 1);
+    let place = entry(&store, 1).unwrap().place;
+    let ended = store.quarantine(PARTITION, hash(1), place, "test");
+    assert_eq!(ended.unwrap(), Outcome::Written);
+    assert!(entry(&store, 1).is_none());
+    let kept = setup.files("quarantined");
+    assert_eq!(kept.len(), 1);
+    let sound = &body(1, 10, 1000)[..600];
+    assert!(kept[0].windows(600).any(|window| window == sound));
 }
