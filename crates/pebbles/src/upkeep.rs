@@ -22,6 +22,8 @@ pub struct Upkeep {
     checkpoint_failed: Option<Failed>,
     /// Volumes that could not be compacted, by id.
     failed: BTreeMap<u64, Failed>,
+    /// The reason that the last one could not.
+    failure: Option<PebblesError>,
 }
 
 /// Work that failed, and waits.
@@ -58,7 +60,13 @@ impl Upkeep {
             compaction: None,
             checkpoint_failed: None,
             failed: BTreeMap::new(),
+            failure: None,
         }
+    }
+
+    /// The reason that a volume could not be compacted, once.
+    pub fn take_failure(&mut self) -> Option<PebblesError> {
+        self.failure.take()
     }
 
     fn now(&self) -> u64 {
@@ -196,6 +204,7 @@ impl Upkeep {
                 let ids: Vec<u64> = self.store.volumes().iter().map(|v| v.id).collect();
                 self.failed.retain(|id, _| ids.contains(id));
                 self.failed.insert(id, failed);
+                self.failure = Some(error);
             }
         }
         Ok(true)

@@ -230,6 +230,29 @@ impl SimDisk {
         inner.renamed.clear();
     }
 
+    pub(crate) fn is_failing(&self) -> bool {
+        self.0.lock().fault == Some(Fault::Fails)
+    }
+
+    /// Rots some bytes of a volume's head: its copy makes up for that.
+    pub(crate) fn rot_head(&self) {
+        let mut inner = self.0.lock();
+        let named = inner.names.iter();
+        let volumes = named.filter(|(name, _)| name.starts_with("volume"));
+        let volumes: Vec<usize> = volumes.map(|(_, file)| *file).collect();
+        if volumes.is_empty() {
+            return;
+        }
+        let file = volumes[inner.below(volumes.len() as u64) as usize];
+        let (from, flip) = (inner.below(64) as usize, 1 + inner.below(255) as u8);
+        let to = from + 1 + inner.below(20) as usize;
+        let file = &mut inner.files[file];
+        for bytes in [&mut file.now, &mut file.durable] {
+            let bytes = bytes.get_mut(from..to).unwrap_or_default();
+            bytes.iter_mut().for_each(|byte| *byte ^= flip);
+        }
+    }
+
     /// Rots some bytes of a batch somewhere.
     pub(crate) fn rot(&self) {
         let mut inner = self.0.lock();
@@ -389,7 +412,7 @@ impl MediumFile for Handle {
             inner.note(file, offset, blocks);
             return Err(off());
         }
-        let is_batch = offset > 0;
+        let is_batch = BatchHeader::parse(blocks, offset).is_ok();
         match inner
             .fault
             .take_if(|fault| is_batch || *fault == Fault::Fails)
@@ -423,7 +446,7 @@ impl MediumFile for Handle {
                 let which = inner.below(others.len() as u64) as usize;
                 let victim = others[which];
                 let blocks_of = inner.files[victim].now.len() / 4096;
-                let room = (blocks_of as u64).saturating_sub(1 + blocks.len() as u64 / 4096);
+                let room = (blocks_of as u64).saturating_sub(2 + blocks.len() as u64 / 4096);
                 let to = 4096 * (1 + inner.below(room));
                 if to == offset && victim == file {
                     return Ok(());
