@@ -196,9 +196,7 @@ impl World {
             (Err(error), _) if !is_excused && !matches!(error, PebblesError::NoSpace) => {
                 Err(format!("upkeep {task}: {error}"))
             }
-            (_, Some(error))
-                if !is_excused && !self.has_faults && !matches!(error, PebblesError::NoSpace) =>
-            {
+            (_, Some(error)) if !is_excused && !self.has_faults && !may_wait(&error) => {
                 Err(format!("compaction: {error}"))
             }
             _ => Ok(()),
@@ -426,6 +424,13 @@ impl World {
             .get(&key)
             .is_some_and(|object| object.is_hit)
     }
+}
+
+/// Whether a volume is rightly left for later: there is no room, its objects are being written, or
+/// what has to stay together is too large for volumes as small as these.
+fn may_wait(error: &PebblesError) -> bool {
+    use PebblesError::{Busy, NoSpace, TooLarge};
+    matches!(error, NoSpace | Busy | TooLarge)
 }
 
 fn name_of(key: Key) -> Bytes {
