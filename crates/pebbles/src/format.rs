@@ -137,23 +137,16 @@ impl VolumeHeader {
             return Err(FormatError::Magic);
         }
         let epoch = fields.u64(24);
-        let binding = Binding { epoch, offset };
+        // Later formats have it too: a damaged version is none of theirs.
+        Binding { epoch, offset }.check(bytes)?;
         if bytes[8] != VERSION {
-            // A damaged byte alone is no later format.
-            let mut ours = *bytes;
-            ours[8] = VERSION;
-            return Err(match binding.check(&ours) {
-                Ok(()) => FormatError::Checksum,
-                Err(_) => FormatError::Version(bytes[8]),
-            });
+            return Err(FormatError::Version(bytes[8]));
         }
-        let header = VolumeHeader {
+        Ok(VolumeHeader {
             id: fields.u64(16),
             epoch,
             size: fields.u64(32),
-        };
-        binding.check(bytes)?;
-        Ok(header)
+        })
     }
 }
 
