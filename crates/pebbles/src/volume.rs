@@ -1,7 +1,7 @@
 //! Volumes: files of one size that records are appended to, and that are used anew when nothing in
 //! them counts any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,8 +183,8 @@ pub(crate) struct Volumes {
     entropy: Box<dyn Fn() -> u64 + Send + Sync>,
     keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     slots: RwLock<BTreeMap<u16, Arc<Volume>>>,
-    /// Held while a slot is chosen and filled.
-    making: Mutex<()>,
+    /// Slots that are being filled, which takes as long as a volume's zeros.
+    making: Mutex<BTreeSet<u16>>,
     next_id: AtomicU64,
 }
 
@@ -237,18 +237,31 @@ impl Volumes {
     /// Makes a volume. `is_ahead`: its zeros are written, so that later writes change no metadata of
     /// the file system; otherwise its blocks are only reserved.
     pub(crate) fn make(&self, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
-        let _making = self.making.lock();
+        let slot = self.take_slot()?;
+        let made = self.make_in(slot, is_ahead);
+        self.making.lock().remove(&slot);
+        made
+    }
+
+    /// A slot that nothing is in, where there is room for a volume.
+    fn take_slot(&self) -> Result<u16, PebblesError> {
+        let mut making = self.making.lock();
         let space = self.medium.space();
         let space = space.map_err(|error| PebblesError::of_io("ask for space", error))?;
-        if space.free < self.size.saturating_add((self.keep_free)(space.total)) {
+        // Those that are being made may have no blocks yet.
+        let wanted = self.size.saturating_mul(1 + making.len() as u64);
+        if space.free < wanted.saturating_add((self.keep_free)(space.total)) {
             return Err(PebblesError::NoSpace);
         }
-        let slot = {
-            let slots = self.slots.read();
-            let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
-            free.find(|slot| !slots.contains_key(slot))
-        };
+        let slots = self.slots.read();
+        let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
+        let slot = free.find(|slot| !slots.contains_key(slot) && !making.contains(slot));
         let slot = slot.ok_or(PebblesError::NoSpace)?;
+        making.insert(slot);
+        Ok(slot)
+    }
+
+    fn make_in(&self, slot: u16, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
         let name = file_name(slot);
         let made = self.make_file(&name, is_ahead);
         let (header, file) = match made {
@@ -296,7 +309,6 @@ impl Volumes {
 
     /// Gives an emptied volume's room back to the file system.
     pub(crate) fn remove(&self, volume: &Volume) -> Result<(), PebblesError> {
-        let _making = self.making.lock();
         let removed = self.medium.remove(&file_name(volume.slot));
         let removed = removed.and_then(|()| self.medium.sync_dir());
         removed.map_err(|error| PebblesError::of_io("remove volume", error))?;
