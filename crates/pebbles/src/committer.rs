@@ -61,7 +61,7 @@ impl Committer {
     pub fn submit(&self, change: Change, reply: Reply) {
         let bytes = match &change {
             Change::Write(record) | Change::Copy { record, .. } => weight(record),
-            Change::Remove { .. } => 256,
+            Change::Remove { .. } | Change::MoveRemoval { .. } => 256,
         };
         let mut waiting = self.queue.waiting.lock();
         let refused = match waiting.is_closed {

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 #[derive(Debug, Error)]
@@ -17,6 +18,12 @@ pub enum PebblesError {
     Busy,
     #[error("name, metadata or body is longer than a record holds")]
     TooLarge,
+    /// Nothing was changed.
+    #[error(
+        "{name} has format version {version}, and this program knows 1: run the release that wrote \
+         it, or a later one"
+    )]
+    Format { name: String, version: u8 },
     #[error("{action}: {source}")]
     Io {
         action: &'static str,
@@ -25,12 +32,34 @@ pub enum PebblesError {
 }
 
 impl PebblesError {
+    /// Whether nothing of the write can be on disk. After other failures the next opening knows.
+    pub(crate) fn is_refusal(&self) -> bool {
+        use PebblesError::{Busy, Closed, Format, Io, NoSpace, Poisoned, TooLarge};
+        match self {
+            NoSpace | Busy | TooLarge => true,
+            Poisoned | Closed | Format { .. } | Io { .. } => false,
+        }
+    }
+
     pub(crate) fn of_io(action: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PebblesError::NoSpace,
             _ => PebblesError::Io { action, source },
         }
     }
+}
+
+/// Whether an error says that the disk has lost a sector, and not that something else is amiss.
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    const LOST: [Errno; 5] = [
+        Errno::IO,
+        Errno::NODATA,
+        Errno::ILSEQ,
+        Errno::REMOTEIO,
+        Errno::BADMSG,
+    ];
+    let code = error.raw_os_error();
+    LOST.iter().any(|errno| Some(errno.raw_os_error()) == code)
 }
 
 /// A record could not be read.

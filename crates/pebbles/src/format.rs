@@ -117,35 +117,36 @@ pub struct VolumeHeader {
 }
 
 impl VolumeHeader {
-    pub fn to_bytes(self) -> [u8; UNIT] {
+    /// `offset`: 0, or that of the copy at the volume's end.
+    pub fn to_bytes(self, offset: u64) -> [u8; UNIT] {
         let mut bytes = [0; UNIT];
         put(&mut bytes, 0, &VOLUME_MAGIC.to_le_bytes());
         bytes[8] = VERSION;
         put(&mut bytes, 16, &self.id.to_le_bytes());
         put(&mut bytes, 24, &self.epoch.to_le_bytes());
         put(&mut bytes, 32, &self.size.to_le_bytes());
-        let (epoch, offset) = (self.epoch, 0);
+        let epoch = self.epoch;
         Binding { epoch, offset }.seal(&mut bytes);
         bytes
     }
 
-    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub fn parse(bytes: &[u8], offset: u64) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);
         if fields.u64(0) != VOLUME_MAGIC {
             return Err(FormatError::Magic);
         }
+        let epoch = fields.u64(24);
+        // Later formats have it too: a damaged version is none of theirs.
+        Binding { epoch, offset }.check(bytes)?;
         if bytes[8] != VERSION {
             return Err(FormatError::Version(bytes[8]));
         }
-        let header = VolumeHeader {
+        Ok(VolumeHeader {
             id: fields.u64(16),
-            epoch: fields.u64(24),
+            epoch,
             size: fields.u64(32),
-        };
-        let (epoch, offset) = (header.epoch, 0);
-        Binding { epoch, offset }.check(bytes)?;
-        Ok(header)
+        })
     }
 }
 

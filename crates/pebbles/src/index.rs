@@ -50,15 +50,12 @@ struct Slot {
 }
 
 const TOMBSTONE: u64 = 1 << PLACE_BITS;
-const DANGLING: u64 = 1 << (PLACE_BITS + 1);
 
 impl Slot {
     fn of(entry: &Entry) -> Self {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         Slot {
-            place: entry.place.pack()
-                | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE)
-                | flag(entry.is_dangling, DANGLING),
+            place: entry.place.pack() | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE),
             ticks: entry.timestamp.ticks(),
         }
     }
@@ -72,7 +69,6 @@ impl Slot {
             timestamp: Timestamp::from_ticks(self.ticks),
             content_type: None,
             external: None,
-            is_dangling: self.place & DANGLING != 0,
             place: Place::unpack(self.place),
         }
     }

@@ -52,7 +52,7 @@ fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
         checkpoint_bytes: u64::MAX,
         keep_free: Box::new(|_| u64::MAX),
         compact_below: 0.0,
-        external_gone: Box::new(|_| {}),
+        external_gone: Box::new(|_, _| {}),
     };
     let medium = Arc::new(ReadOnly(folder));
     let (store, recovery) = Store::open_read_only(medium, config)?;
@@ -138,6 +138,10 @@ impl Medium for ReadOnly {
     }
 
     fn remove(&self, _name: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn rename(&self, _name: &str, _to: &str) -> io::Result<()> {
         Err(refused())
     }
 

@@ -22,6 +22,9 @@ pub trait Medium: Send + Sync {
     /// Durable after [`Medium::sync_dir`].
     fn remove(&self, name: &str) -> io::Result<()>;
 
+    /// Gives a file a name that nothing has. Durable after [`Medium::sync_dir`].
+    fn rename(&self, name: &str, to: &str) -> io::Result<()>;
+
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Bytes free and bytes in all.

@@ -35,9 +35,6 @@ pub struct Entry {
     pub content_type: Option<Timestamp>,
     /// The number of the file that has the content.
     pub external: Option<u64>,
-    /// From a checkpoint, and in a volume that has been used anew since: it counts only if the log
-    /// says where the record is now.
-    pub is_dangling: bool,
     pub place: Place,
 }
 
@@ -250,7 +247,6 @@ mod tests {
             timestamp: Timestamp::from_secs(seconds),
             content_type: None,
             external: None,
-            is_dangling: false,
             place: Place {
                 slot: 0,
                 offset: 4096 + 64 * seconds,

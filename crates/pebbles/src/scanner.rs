@@ -88,7 +88,7 @@ impl Scanner {
         if self.at + BLOCK as u64 > self.end {
             return Ok(None);
         }
-        let block = self.volume.read(self.at, BLOCK)?;
+        let block = self.volume.read_past_damage(self.at, BLOCK)?;
         if let Some(header) = self.header_in(&block, self.at) {
             let len = header.len.into();
             return Ok(Some(Next { header, len }));
@@ -141,7 +141,7 @@ impl Scanner {
         let mut at = from;
         while at + BLOCK as u64 <= end {
             let len = (end - at).min(BATCH_MAX as u64) as usize / BLOCK * BLOCK;
-            let bytes = self.volume.read(at, len)?;
+            let bytes = self.volume.read_past_damage(at, len)?;
             for (number, block) in bytes.chunks(BLOCK).enumerate() {
                 let here = at + (number * BLOCK) as u64;
                 if let Some(header) = self.header_in(block, here) {
@@ -161,7 +161,7 @@ impl Scanner {
         let Some(Next { header, len }) = self.next.take() else {
             return Ok(None);
         };
-        let bytes = self.volume.read(self.at, len as usize)?;
+        let bytes = self.volume.read_past_damage(self.at, len as usize)?;
         let found = records(&bytes, &header, self.at);
         let sound = found.iter().filter(|f| matches!(f, Found::Record { .. }));
         let is_whole = sound.count() == header.count as usize;

@@ -14,7 +14,7 @@ use cairn_types::{ObjectHash, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{PebblesError, ReadError};
-use crate::format::{Class, FIRST_BATCH, Kind, NewRecord, RecordHeader};
+use crate::format::{FIRST_BATCH, Kind, NewRecord, RecordHeader};
 use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
@@ -24,6 +24,8 @@ use crate::volume::{Volume, Volumes};
 pub mod checkpoint;
 mod commit;
 pub mod compaction;
+mod heads;
+mod quarantine;
 mod read;
 pub mod recovery;
 pub use read::Stored;
@@ -49,8 +51,9 @@ pub struct Config {
     pub keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     /// Volumes of which less than this share counts are compacted.
     pub compact_below: f64,
-    /// Called with the number of a file whose content counts no longer.
-    pub external_gone: Box<dyn Fn(u64) + Send + Sync>,
+    /// Called with the number of a file whose content counts no longer, and whether it was
+    /// quarantined.
+    pub external_gone: Box<dyn Fn(u64, bool) + Send + Sync>,
 }
 
 /// A write.
@@ -70,6 +73,13 @@ pub enum Change {
     Copy {
         source: Place,
         record: NewRecord,
+    },
+    /// A record that ends others, moved by compaction. A rebuild meets it behind all that was written
+    /// since: what it would end then, and counts, comes behind it once more, in the same batch.
+    MoveRemoval {
+        source: Place,
+        removal: NewRecord,
+        behind: Vec<(Place, NewRecord)>,
     },
 }
 
@@ -165,21 +175,11 @@ impl Store {
     /// Writes down that records found damaged are gone, so that nothing older comes in their place.
     fn end_damaged(&self, report: &Recovery) -> Result<(), PebblesError> {
         for damaged in &report.damaged {
-            let change = Change::Remove {
-                kind: Kind::Quarantined,
-                partition: damaged.partition,
-                hash: damaged.hash,
-                fragment: damaged.fragment,
-                expected: Expected::UpTo(damaged.timestamp),
-                name: Bytes::new(),
-                reason: Bytes::from_static(b"damaged in the log"),
-            };
-            for ended in self.commit(Class::Fresh, vec![change]) {
-                match ended {
-                    // Until there is room, the log says so at every start.
-                    Ok(_) | Err(PebblesError::NoSpace) => {}
-                    Err(error) => return Err(error),
-                }
+            let (partition, hash, place) = (damaged.partition, damaged.hash, damaged.place);
+            match self.quarantine(partition, hash, place, "damaged in the log") {
+                // Until there is room, the log says so at every start.
+                Ok(_) | Err(PebblesError::NoSpace) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -275,7 +275,6 @@ pub(crate) fn entry_of(header: &RecordHeader, body: &[u8], place: Place) -> Opti
         timestamp: header.timestamp,
         content_type,
         external: header.is_external.then(|| crate::format::number(body)),
-        is_dangling: false,
         place,
     })
 }

@@ -1,5 +1,6 @@
 //! Background work of a store, in steps: volumes made ahead, checkpoints, compaction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::PebblesError;
@@ -8,11 +9,39 @@ use crate::store::compaction::Compaction;
 use crate::store::{AHEAD, Store};
 use crate::volume::Volume;
 
+/// Seconds after which a checkpoint, or the compaction of a volume, is tried again that failed; each
+/// further failure doubles them.
+const RETRY_SECS: u64 = 10;
+const RETRY_DOUBLINGS: u32 = 6;
+
 /// The background work of one store.
 pub struct Upkeep {
     store: Arc<Store>,
     checkpoint: Option<Writer>,
     compaction: Option<Compaction>,
+    checkpoint_failed: Option<Failed>,
+    /// Volumes that could not be compacted, by id.
+    failed: BTreeMap<u64, Failed>,
+    /// The reason that the last one could not.
+    failure: Option<PebblesError>,
+}
+
+/// Work that failed, and waits.
+#[derive(Clone, Copy)]
+struct Failed {
+    times: u32,
+    /// In seconds.
+    until: u64,
+}
+
+impl Failed {
+    fn again(before: Option<Failed>, now: u64) -> Failed {
+        let times = before.map_or(0, |failed| failed.times);
+        Failed {
+            times: times + 1,
+            until: now + (RETRY_SECS << times.min(RETRY_DOUBLINGS)),
+        }
+    }
 }
 
 /// A kind of background work.
@@ -29,7 +58,19 @@ impl Upkeep {
             store,
             checkpoint: None,
             compaction: None,
+            checkpoint_failed: None,
+            failed: BTreeMap::new(),
+            failure: None,
         }
+    }
+
+    /// The reason that a volume could not be compacted, once.
+    pub fn take_failure(&mut self) -> Option<PebblesError> {
+        self.failure.take()
+    }
+
+    fn now(&self) -> u64 {
+        (self.store.config.now)().secs()
     }
 
     /// One step of whatever is due; `None`: nothing is.
@@ -39,15 +80,30 @@ impl Upkeep {
             self.compaction = None;
             return Ok(None);
         }
-        if self.prepare()? {
-            return Ok(Some(Task::Prepare));
+        // What fails holds up nothing else.
+        let mut failed = None;
+        match self.prepare() {
+            Ok(true) => return Ok(Some(Task::Prepare)),
+            Ok(false) => {}
+            Err(error) => failed = Some(error),
         }
-        if (self.checkpoint.is_some() || self.is_checkpoint_due()) && self.checkpoint()? {
-            return Ok(Some(Task::Checkpoint));
+        let now = self.now();
+        let is_waiting = self.checkpoint_failed.is_some_and(|f| now < f.until);
+        if (self.checkpoint.is_some() || self.is_checkpoint_due()) && !is_waiting {
+            match self.checkpoint() {
+                Ok(true) => return Ok(Some(Task::Checkpoint)),
+                Ok(false) => {}
+                Err(error) => failed = Some(error),
+            }
         }
-        match self.compact()? {
-            true => Ok(Some(Task::Compact)),
-            false => Ok(None),
+        match (self.compact(), failed) {
+            (Ok(true), None) => Ok(Some(Task::Compact)),
+            (Ok(true), Some(error)) => {
+                tracing::warn!(%error, "background work of volumes");
+                Ok(Some(Task::Compact))
+            }
+            (Ok(false), Some(error)) | (Err(error), _) => Err(error),
+            (Ok(false), None) => Ok(None),
         }
     }
 
@@ -95,32 +151,61 @@ impl Upkeep {
 
     /// Goes on with a checkpoint, or begins one; false when it has been completed.
     pub fn checkpoint(&mut self) -> Result<bool, PebblesError> {
-        let error = |source| PebblesError::of_io("write checkpoint", source);
+        match self.step_checkpoint() {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                self.checkpoint_failed = None;
+                Ok(false)
+            }
+            Err(error) => {
+                self.checkpoint_failed = Some(Failed::again(self.checkpoint_failed, self.now()));
+                // On a full device the room is for compaction.
+                Writer::discard(&self.store);
+                Err(PebblesError::of_io("write checkpoint", error))
+            }
+        }
+    }
+
+    fn step_checkpoint(&mut self) -> std::io::Result<bool> {
         let mut writer = match self.checkpoint.take() {
             Some(writer) => writer,
-            None => Writer::begin(&self.store).map_err(error)?,
+            None => Writer::begin(&self.store)?,
         };
-        let is_whole = writer.step().map_err(error)?;
+        let is_whole = writer.step()?;
         if !is_whole {
             self.checkpoint = Some(writer);
         }
         Ok(!is_whole)
     }
 
-    /// Goes on with a compaction, or begins one; false where nothing is worth it.
+    /// Goes on with a compaction, or begins one; false where nothing is worth it. A volume that
+    /// cannot be compacted now waits, and another one is next.
     pub fn compact(&mut self) -> Result<bool, PebblesError> {
         let compaction = match self.compaction.take() {
             Some(compaction) => Some(compaction),
             None => {
                 let is_full = self.store.log().prepared.len() < AHEAD;
-                Compaction::pick(&self.store, is_full)
+                let now = self.now();
+                let is_left = |id: u64| self.failed.get(&id).is_some_and(|f| now < f.until);
+                Compaction::pick(&self.store, is_full, is_left)
             }
         };
         let Some(mut compaction) = compaction else {
             return Ok(false);
         };
-        if !compaction.step()? {
-            self.compaction = Some(compaction);
+        let id = compaction.source();
+        match compaction.step() {
+            Ok(true) => drop(self.failed.remove(&id)),
+            Ok(false) => self.compaction = Some(compaction),
+            Err(error) if self.store.is_poisoned() => return Err(error),
+            Err(error) => {
+                tracing::warn!(volume = id, %error, "a volume is not compacted now");
+                let failed = Failed::again(self.failed.get(&id).copied(), self.now());
+                let ids: Vec<u64> = self.store.volumes().iter().map(|v| v.id).collect();
+                self.failed.retain(|id, _| ids.contains(id));
+                self.failed.insert(id, failed);
+                self.failure = Some(error);
+            }
         }
         Ok(true)
     }

@@ -1,7 +1,7 @@
 //! Volumes: files of one size that records are appended to, and that are used anew when nothing in
 //! them counts any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cairn_types::plant::Plant;
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::PebblesError;
+use crate::error::{PebblesError, is_unreadable};
 use crate::format::{BATCH_MAX, BLOCK, FIRST_BATCH, Kind, RecordHeader, VOLUME_MAX, VolumeHeader};
 use crate::medium::{Medium, MediumFile};
 use crate::place::{Place, SLOTS_MAX};
 
 /// Bytes of zeros written at once to a new volume.
 const ZEROS: usize = 1 << 20;
+/// Attempts to read blocks of a volume that may fail.
+const UNREADABLE_MAX: u64 = 1024;
 
 /// One use of a file as a volume.
 pub struct Volume {
@@ -31,6 +33,8 @@ pub struct Volume {
     /// Bytes of those records that count.
     live: AtomicU64,
     written: Mutex<Written>,
+    /// Attempts to read a block that the disk did not give.
+    unreadable: AtomicU64,
 }
 
 /// The records that were ever written to a volume, in bytes.
@@ -56,6 +60,7 @@ impl Volume {
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
+            unreadable: AtomicU64::new(0),
         }
     }
 
@@ -139,6 +144,38 @@ impl Volume {
     }
 }
 
+impl Volume {
+    /// As `read`, with zeros for blocks that the disk does not give: what was in them is damaged. An
+    /// error where these are many, for then it is the disk that has failed.
+    pub(crate) fn read_past_damage(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let error = match self.read(offset, len) {
+            Err(error) if is_unreadable(&error) => error,
+            other => return other,
+        };
+        let end = offset + len as u64;
+        let mut bytes = Vec::with_capacity(len);
+        let mut at = offset;
+        while at < end {
+            let next = (at + 1).next_multiple_of(BLOCK as u64).min(end);
+            let len = (next - at) as usize;
+            match self.read(at, len) {
+                Ok(block) => bytes.extend(block),
+                Err(error) if is_unreadable(&error) => {
+                    tracing::error!(volume = self.slot, at, %error, "a block cannot be read");
+                    if self.unreadable.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_MAX {
+                        return Err(error);
+                    }
+                    bytes.resize(bytes.len() + len, 0);
+                }
+                Err(error) => return Err(error),
+            }
+            at = next;
+        }
+        tracing::error!(volume = self.slot, offset, %error, "damage in a volume");
+        Ok(bytes)
+    }
+}
+
 /// All volumes of a folder.
 pub(crate) struct Volumes {
     medium: Arc<dyn Medium>,
@@ -146,8 +183,8 @@ pub(crate) struct Volumes {
     entropy: Box<dyn Fn() -> u64 + Send + Sync>,
     keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     slots: RwLock<BTreeMap<u16, Arc<Volume>>>,
-    /// Held while a slot is chosen and filled.
-    making: Mutex<()>,
+    /// Slots that are being filled, which takes as long as a volume's zeros.
+    making: Mutex<BTreeSet<u16>>,
     next_id: AtomicU64,
 }
 
@@ -158,7 +195,7 @@ impl Volumes {
         entropy: Box<dyn Fn() -> u64 + Send + Sync>,
         keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     ) -> Self {
-        assert!((2 * FIRST_BATCH..=VOLUME_MAX).contains(&size) && size.is_multiple_of(FIRST_BATCH));
+        assert!((3 * FIRST_BATCH..=VOLUME_MAX).contains(&size) && size.is_multiple_of(FIRST_BATCH));
         Volumes {
             medium,
             size,
@@ -187,7 +224,9 @@ impl Volumes {
         self.slots.write().insert(volume.slot, volume);
     }
 
+    /// `size`: of its file, the last block of which is for the copy of the header.
     fn new_header(&self, size: u64) -> VolumeHeader {
+        let size = size.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64 - BLOCK as u64;
         VolumeHeader {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             epoch: (self.entropy)(),
@@ -198,18 +237,31 @@ impl Volumes {
     /// Makes a volume. `is_ahead`: its zeros are written, so that later writes change no metadata of
     /// the file system; otherwise its blocks are only reserved.
     pub(crate) fn make(&self, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
-        let _making = self.making.lock();
+        let slot = self.take_slot()?;
+        let made = self.make_in(slot, is_ahead);
+        self.making.lock().remove(&slot);
+        made
+    }
+
+    /// A slot that nothing is in, where there is room for a volume.
+    fn take_slot(&self) -> Result<u16, PebblesError> {
+        let mut making = self.making.lock();
         let space = self.medium.space();
         let space = space.map_err(|error| PebblesError::of_io("ask for space", error))?;
-        if space.free < self.size.saturating_add((self.keep_free)(space.total)) {
+        // Those that are being made may have no blocks yet.
+        let wanted = self.size.saturating_mul(1 + making.len() as u64);
+        if space.free < wanted.saturating_add((self.keep_free)(space.total)) {
             return Err(PebblesError::NoSpace);
         }
-        let slot = {
-            let slots = self.slots.read();
-            let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
-            free.find(|slot| !slots.contains_key(slot))
-        };
+        let slots = self.slots.read();
+        let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
+        let slot = free.find(|slot| !slots.contains_key(slot) && !making.contains(slot));
         let slot = slot.ok_or(PebblesError::NoSpace)?;
+        making.insert(slot);
+        Ok(slot)
+    }
+
+    fn make_in(&self, slot: u16, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
         let name = file_name(slot);
         let made = self.make_file(&name, is_ahead);
         let (header, file) = match made {
@@ -236,20 +288,20 @@ impl Volumes {
         }
         file.sync()?;
         let header = self.new_header(self.size);
-        file.write_durably(0, &header_block(header))?;
+        write_heads(&*file, header)?;
         self.medium.sync_dir()?;
         Ok((header, file))
     }
 
     /// Takes an emptied volume's file for a new one.
     pub(crate) fn recycle(&self, volume: &Volume) -> Result<Arc<Volume>, PebblesError> {
-        let mut header = self.new_header(volume.size);
+        let file = volume.file.clone();
+        let error = |error| PebblesError::of_io("recycle volume", error);
+        let mut header = self.new_header(file.size().map_err(error)?);
         if Plant::EpochReused.is_on() {
             header.epoch = volume.epoch;
         }
-        let file = volume.file.clone();
-        let written = file.write_durably(0, &header_block(header));
-        written.map_err(|error| PebblesError::of_io("recycle volume", error))?;
+        write_heads(&*file, header).map_err(error)?;
         let new = Arc::new(Volume::new(volume.slot, header, file));
         self.slots.write().insert(new.slot, new.clone());
         Ok(new)
@@ -257,7 +309,6 @@ impl Volumes {
 
     /// Gives an emptied volume's room back to the file system.
     pub(crate) fn remove(&self, volume: &Volume) -> Result<(), PebblesError> {
-        let _making = self.making.lock();
         let removed = self.medium.remove(&file_name(volume.slot));
         let removed = removed.and_then(|()| self.medium.sync_dir());
         removed.map_err(|error| PebblesError::of_io("remove volume", error))?;
@@ -276,9 +327,16 @@ fn write_zeros(file: &dyn MediumFile, from: u64, to: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn header_block(header: VolumeHeader) -> Aligned {
+/// Writes a volume's header and its copy, durably. The copy first: it is never that of an earlier use
+/// than the header.
+fn write_heads(file: &dyn MediumFile, header: VolumeHeader) -> io::Result<()> {
+    file.write_durably(header.size, &header_block(header, header.size))?;
+    file.write_durably(0, &header_block(header, 0))
+}
+
+pub(crate) fn header_block(header: VolumeHeader, offset: u64) -> Aligned {
     let mut block = Aligned::default();
-    block.extend(&header.to_bytes());
+    block.extend(&header.to_bytes(offset));
     block.pad(BLOCK);
     block
 }

@@ -321,6 +321,8 @@ impl Upkeep for PebblesEngine {
     fn maintain(&self, disk: &Disk) -> Result<NextUpkeep, DiskError> {
         let stores = &self.inner.stores;
         let mut next = NextUpkeep::After(MAINTAIN_INTERVAL);
+        // One store's failure is no other's.
+        let mut failed = Ok(());
         for (policy, opened) in stores.of_device(disk.name()) {
             if !opened.is_current() {
                 let device = disk.name();
@@ -328,7 +330,9 @@ impl Upkeep for PebblesEngine {
                 stores.close(device, policy);
                 drop(opened);
                 next = NextUpkeep::After(REOPEN_INTERVAL);
-                self.open_device(disk)?;
+                if let Err(error) = self.open_device(disk) {
+                    failed = Err(error);
+                }
                 continue;
             }
             opened.collect_garbage();
@@ -336,12 +340,13 @@ impl Upkeep for PebblesEngine {
             let Some(mut upkeep) = opened.upkeep.try_lock() else {
                 continue;
             };
-            let done = upkeep.step().map_err(|error| opened.disk_error(error))?;
-            if done.is_some() {
-                next = NextUpkeep::Now;
+            match upkeep.step() {
+                Ok(None) => {}
+                Ok(Some(_)) => next = NextUpkeep::Now,
+                Err(error) => failed = Err(opened.disk_error(error)),
             }
         }
-        Ok(next)
+        failed.map(|()| next)
     }
 
     fn figures(&self) -> Vec<Figure> {

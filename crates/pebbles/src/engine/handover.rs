@@ -82,9 +82,18 @@ impl PebblesEngine {
         if entries.is_empty() || state_of(&entries) != *state {
             return Ok(false);
         }
+        let store = opened.store();
+        let kept = match kind {
+            Kind::Quarantined => store.keep_aside(object.hash, entries.iter()),
+            _ => Vec::new(),
+        };
         let expected = Expected::Entries(entries);
         let change = removal(object.at, object.hash, kind, None, expected, reason);
-        Ok(opened.run(change)? == Outcome::Written)
+        let ended = opened.run(change);
+        if !matches!(ended, Ok(Outcome::Written)) {
+            store.drop_aside(&kept);
+        }
+        Ok(ended? == Outcome::Written)
     }
 
     fn purge_one(

@@ -21,6 +21,7 @@ use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
+use crate::store::recovery::Recovery;
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
 
@@ -201,6 +202,7 @@ impl Opened {
         };
         let no_sync = disk.config().unsafe_no_fsync;
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
+        let medium = Arc::new(medium);
         let lock = lock(&path).map_err(error("lock"))?;
         let space = medium.space().map_err(error("statvfs"))?;
         let garbage = Arc::new(Mutex::new(Vec::new()));
@@ -214,14 +216,17 @@ impl Opened {
             keep_free: keep_free(disk),
             compact_below: COMPACT_BELOW,
             external_gone: {
-                let garbage = garbage.clone();
-                Box::new(move |number| garbage.lock().push(number))
+                let (garbage, medium) = (garbage.clone(), medium.clone());
+                Box::new(move |number, is_quarantined| match is_quarantined {
+                    true => quarantine_large(&medium, number),
+                    false => garbage.lock().push(number),
+                })
             },
         };
         let device = disk.name();
         let began = std::time::Instant::now();
-        let (store, report) = Store::open(Arc::new(medium), store_config)
-            .map_err(|error| disk_error(device, &path, error))?;
+        let (store, report) =
+            Store::open(medium, store_config).map_err(|error| disk_error(device, &path, error))?;
         tracing::info!(
             device,
             %policy,
@@ -232,7 +237,16 @@ impl Opened {
             milliseconds = began.elapsed().as_millis() as u64,
             "volumes opened"
         );
-        let last = clear_large(&store, &path.join(LARGE)).map_err(error("clear"))?;
+        if report.unreadable > 0 {
+            tracing::error!(
+                device,
+                %policy,
+                files = report.unreadable,
+                "volumes could not be read: they are kept as unreadable-*, and with them all large \
+                 bodies; remove them when replication is done"
+            );
+        }
+        let last = clear_large(&store, &path.join(LARGE), &report).map_err(error("clear"))?;
         let second = u64::try_from(disk.now()).unwrap_or(0);
         let committer = Committer::start(store.clone(), device);
         Ok(Opened {
@@ -359,8 +373,19 @@ fn lock(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes large bodies that no record names; gives the highest number there is.
-fn clear_large(store: &Store, large: &Path) -> io::Result<u64> {
+/// Keeps a large body whose object was quarantined.
+fn quarantine_large(medium: &Folder, number: u64) {
+    let name = Opened::large_name(number);
+    let moved = medium.rename(&format!("{LARGE}/{name}"), &format!("quarantined-{name}"));
+    if let Err(error) = moved.and_then(|()| medium.sync_dir()) {
+        tracing::warn!(number, %error, "quarantined content is not kept");
+    }
+}
+
+/// Removes large bodies that no record names, where all records were read; gives the highest number
+/// there is.
+fn clear_large(store: &Store, large: &Path, report: &Recovery) -> io::Result<u64> {
+    let is_known = report.unreadable == 0 && report.lost == 0 && !report.has_unnamed;
     let entries = match std::fs::read_dir(large) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -380,7 +405,7 @@ fn clear_large(store: &Store, large: &Path) -> io::Result<u64> {
             .to_str()
             .and_then(|name| u64::from_str_radix(name, 16).ok());
         last = last.max(number.unwrap_or(0));
-        if number.is_none_or(|number| !named.contains(&number)) {
+        if is_known && number.is_none_or(|number| !named.contains(&number)) {
             std::fs::remove_file(entry.path())?;
         }
     }
@@ -418,6 +443,10 @@ fn disk_error(device: &str, path: &Path, error: PebblesError) -> DiskError {
         PebblesError::Closed => DeviceError::Stopped(device).into(),
         PebblesError::Busy => DeviceError::Busy(device).into(),
         PebblesError::TooLarge => io_error("write", path, io::ErrorKind::InvalidInput.into()),
+        PebblesError::Format { .. } => {
+            let source = io::Error::new(io::ErrorKind::InvalidData, error);
+            io_error("open", path, source)
+        }
         PebblesError::Io { action, source } => io_error(action, path, source),
     }
 }

@@ -232,6 +232,54 @@ fn large_bodies_are_files() {
     );
 }
 
+fn put_large(setup: &Setup, key: &ObjectKey, metadata: Metadata) -> Result<(), DiskError> {
+    let writer = setup.engine.create(&setup.disk, key, Some(2_000_000), true);
+    let mut writer = writer.unwrap();
+    writer.write(&[Bytes::from(vec![7; 2_000_000])]).unwrap();
+    let step = writer.commit(metadata, Durability::AtOnce)?;
+    step.finish(&setup.disk)
+}
+
+/// The bodies that only an unreadable volume knows are kept with it.
+#[test]
+fn large_bodies_of_an_unreadable_volume_are_kept() {
+    let mut setup = Setup::new(false);
+    let key = key("large");
+    let body = vec![7; 2_000_000];
+    put_large(&setup, &key, metadata(1_000_000, &body)).unwrap();
+    setup.engine.shutdown();
+    let store = setup.root.path().join("d/pebbles");
+    for name in ["checkpoint-0", "checkpoint-1"] {
+        let _ = std::fs::remove_file(store.join(name));
+    }
+    for slot in 0..5 {
+        let path = store.join(format!("volume-{slot:05}"));
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        if bytes.windows(8).any(|window| window == b"/a/c/lar") {
+            std::fs::write(&path, vec![0x5a; bytes.len()]).unwrap();
+        }
+    }
+    for _ in 0..2 {
+        setup.crash();
+        assert!(matches!(setup.open(&key), Err(DiskError::NotExist)));
+        let large = std::fs::read_dir(store.join("large")).unwrap();
+        assert_eq!(large.count(), 1);
+    }
+}
+
+#[test]
+fn a_refused_upload_leaves_no_file() {
+    let setup = Setup::new(false);
+    let mut metadata = metadata(1_000_000, b"");
+    metadata.set("Content-Length", "2000000");
+    // Longer than a record holds: the committer refuses it, and its file is there by then.
+    metadata.set("X-Object-Meta-Long", "x".repeat(2 << 20));
+    put_large(&setup, &key("large"), metadata).unwrap_err();
+    setup.engine.maintain(&setup.disk).unwrap();
+    let large = std::fs::read_dir(setup.root.path().join("d/pebbles/large"));
+    assert_eq!(large.unwrap().count(), 0);
+}
+
 #[test]
 fn a_damaged_record_is_quarantined() {
     let mut setup = Setup::new(false);

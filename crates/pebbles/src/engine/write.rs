@@ -16,6 +16,7 @@ use md5::{Digest, Md5};
 
 use super::PebblesEngine;
 use super::stores::Opened;
+use crate::error::PebblesError;
 use crate::format::{BODY_MAX, Kind, NewRecord};
 use crate::object::{Entry, EntryKind};
 use crate::store::{Change, Outcome};
@@ -377,11 +378,14 @@ impl ObjectWriter for Writer {
 fn hand_large(opened: Arc<Opened>, record: NewRecord, number: u64) -> Step<()> {
     Step::handed(move |completion| {
         let of_reply = opened.clone();
-        let reply = Box::new(move |ended: Result<Outcome, _>| {
-            if matches!(ended, Ok(Outcome::Obsolete)) {
+        let reply = Box::new(move |ended: Result<Outcome, PebblesError>| {
+            let is_unnamed = match &ended {
+                Ok(outcome) => *outcome == Outcome::Obsolete,
+                Err(error) => error.is_refusal(),
+            };
+            if is_unnamed {
                 of_reply.discard(number);
             }
-            // After a failure nobody knows whether the record is on disk: the next opening does.
             completion.complete(match ended {
                 Ok(_) => Ok(()),
                 Err(error) => Err(of_reply.disk_error(error)),

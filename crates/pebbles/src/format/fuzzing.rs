@@ -5,7 +5,7 @@ use super::{BATCH_MAX, BLOCK, BatchHeader, Binding, RecordHeader, UNIT, VolumeHe
 /// A block of a volume as it might be on a disk: nothing in it makes a parser panic or read past
 /// its end. Checksums are set right first, so that the fuzzer gets past them.
 pub fn volume(bytes: &[u8]) {
-    let _ = VolumeHeader::parse(bytes);
+    let _ = VolumeHeader::parse(bytes, 0);
     let mut bytes = bytes[..bytes.len().min(BATCH_MAX)].to_vec();
     bytes.resize(bytes.len().max(2 * UNIT).next_multiple_of(BLOCK), 0);
     let Ok(header) = BatchHeader::parse(&reseal(&bytes, 0), 0) else {

@@ -56,7 +56,7 @@ fn sample() -> Vec<u8> {
         epoch: EPOCH,
         size: VOLUME_MIN,
     };
-    let mut volume = header.to_bytes().to_vec();
+    let mut volume = header.to_bytes(0).to_vec();
     volume.resize(BLOCK, 0);
     let fragment = NewRecord {
         fragment: Some(5),
@@ -86,7 +86,7 @@ fn the_golden_volume() {
     }
     let golden = std::fs::read(path).unwrap();
     assert_eq!(golden, sample());
-    let volume = VolumeHeader::parse(&golden).unwrap();
+    let volume = VolumeHeader::parse(&golden, 0).unwrap();
     assert_eq!((volume.id, volume.epoch), (3, EPOCH));
     let header = BatchHeader::parse(&golden[BLOCK..], FIRST_BATCH).unwrap();
     let found = records(&golden[BLOCK..], &header, FIRST_BATCH);

@@ -19,7 +19,6 @@ fn data(ticks: u64, offset: u64) -> Entry {
         timestamp: Timestamp::from_ticks(ticks),
         content_type: None,
         external: None,
-        is_dangling: false,
         place: Place {
             slot: 1,
             offset,
@@ -74,7 +73,6 @@ fn entries_come_back_as_they_were() {
     assert_eq!(index.get(1, hash), [entry]);
     entry.kind = EntryKind::Tombstone;
     entry.external = None;
-    entry.is_dangling = true;
     index.update(1, hash, |entries| *entries = vec![entry]);
     assert_eq!(index.get(1, hash), [entry]);
     assert_eq!(index.get(2, hash), []);

@@ -101,6 +101,10 @@ impl Medium for Folder {
         }
     }
 
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.dir, name, &self.dir, to)?)
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         match self.is_unsafe {
             true => Ok(()),
@@ -164,8 +168,11 @@ impl MediumFile for File {
     }
 
     fn forget(&self, offset: u64, len: u64) {
-        let (len, advice) = (std::num::NonZero::new(len), rustix::fs::Advice::DontNeed);
-        let _ = rustix::fs::fadvise(&self.file, offset, len, advice);
+        // The kernel keeps pages that are only touched in part.
+        let block = BLOCK as u64;
+        let from = offset / block * block;
+        let len = std::num::NonZero::new((offset + len).next_multiple_of(block) - from);
+        let _ = rustix::fs::fadvise(&self.file, from, len, rustix::fs::Advice::DontNeed);
     }
 
     fn write_durably(&self, offset: u64, blocks: &[u8]) -> io::Result<()> {

@@ -7,8 +7,9 @@
 //!
 //! Writing one takes a while, and the index changes meanwhile. A checkpoint says up to where the log
 //! was in it for certain when it was begun; all records behind that are applied again to whatever the
-//! chunks hold of them. A record in a volume that compaction has emptied since is in the log once
-//! more, where it was moved to; until that is seen, its entry is dangling.
+//! chunks hold of them. An entry of a volume that compaction has emptied since is not loaded: its
+//! record is in the log once more, where it was moved to, or it went, and must end nothing that was
+//! written since.
 
 use std::io;
 use std::sync::Arc;
@@ -137,6 +138,15 @@ impl Writer {
             at: 0,
             buffer: header,
         })
+    }
+
+    /// Removes the file of a checkpoint that was not completed.
+    pub fn discard(store: &Store) {
+        let generation = store.checkpoints.lock().generation + 1;
+        let removed = store.volumes.medium().remove(&file_name(generation));
+        if let Err(error) = removed {
+            tracing::debug!(%error, generation, "a part of a checkpoint is left");
+        }
     }
 
     /// Writes some of it; true when it is whole, and durable.
@@ -334,8 +344,7 @@ impl Found {
                 load_partition(index, other, objects);
             }
             let (_, objects) = loading.get_or_insert_with(|| (partition, Vec::new()));
-            for (hash, mut entry) in entries {
-                entry.is_dangling = !is_current(entry.place);
+            for (hash, entry) in entries.into_iter().filter(|(_, e)| is_current(e.place)) {
                 match objects.last_mut().filter(|(last, _)| *last == hash) {
                     Some((_, entries)) => entries.push(entry),
                     None => objects.push((hash, vec![entry])),

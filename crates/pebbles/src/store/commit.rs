@@ -8,11 +8,15 @@ use cairn_types::plant::Plant;
 use super::{AHEAD, Change, Expected, Log, Outcome, RESERVE, Store, entry_of};
 use crate::error::PebblesError;
 use crate::format::{
-    BATCH_SOFT_MAX, BLOCK, BatchHeader, Binding, Class, Kind, NewRecord, RecordHeader, UNIT,
+    BATCH_MAX, BATCH_SOFT_MAX, BLOCK, BatchHeader, Binding, Class, Kind, NewRecord, RecordHeader,
+    UNIT,
 };
 use crate::object::Entry;
 use crate::place::Place;
 use crate::volume::{Aligned, Volume};
+
+/// Bytes of records that have room together in a batch which takes them still.
+const TOGETHER_MAX: usize = BATCH_MAX - BATCH_SOFT_MAX - BLOCK - UNIT;
 
 type Ended = Result<Outcome, PebblesError>;
 
@@ -37,79 +41,106 @@ impl Store {
     pub fn commit(&self, class: Class, changes: Vec<Change>) -> Vec<Ended> {
         let mut ended: Vec<Ended> = changes.iter().map(|_| Ok(Outcome::Obsolete)).collect();
         let mut log = self.log();
-        let mut rest = changes.into_iter().enumerate().peekable();
-        while rest.peek().is_some() {
-            let mut bytes = 0;
-            let mut batch = Vec::new();
-            while bytes < BATCH_SOFT_MAX
-                && let Some((number, change)) = rest.next()
-            {
-                match self.plan(&log, number, change) {
-                    Ok(Some(planned)) => {
-                        bytes += planned.header.record_len();
-                        batch.push(planned);
-                    }
-                    Ok(None) => {}
-                    Err(error) => ended[number] = Err(error),
-                }
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for (number, change) in changes.into_iter().enumerate() {
+            // Before the next is decided on: what is in this one is in the index then.
+            if bytes >= self.batch_soft_max() {
+                let batch = std::mem::take(&mut batch);
+                self.commit_batch(&mut log, class, batch, &mut ended);
+                bytes = 0;
             }
-            self.commit_batch(&mut log, class, batch, &mut ended);
+            match self.plan(&log, number, change) {
+                Ok(planned) => {
+                    bytes += bytes_of(&planned);
+                    batch.extend(planned);
+                }
+                Err(error) => ended[number] = Err(error),
+            }
         }
+        self.commit_batch(&mut log, class, batch, &mut ended);
         ended
     }
 
-    /// The record that a change needs, if any.
-    fn plan(
-        &self,
-        log: &Log,
-        number: usize,
-        change: Change,
-    ) -> Result<Option<Planned>, PebblesError> {
+    /// Bytes after which a batch takes no further record.
+    pub(super) fn batch_soft_max(&self) -> usize {
+        BATCH_SOFT_MAX.min(self.config.volume_bytes as usize / 4)
+    }
+
+    /// The records that a change needs, if any.
+    fn plan(&self, log: &Log, number: usize, change: Change) -> Result<Vec<Planned>, PebblesError> {
         if self.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
-        let (mut record, source) = match change {
+        let one = |record: NewRecord, source| {
+            let header = record.header().ok_or(PebblesError::TooLarge)?;
+            Ok(Planned {
+                number,
+                record,
+                header,
+                source,
+            })
+        };
+        let with_horizon = |mut record: NewRecord| {
+            if record.kind == Kind::Tombstone || record.kind.is_removal() {
+                record.body = log.horizon.to_le_bytes().to_vec().into();
+            }
+            record
+        };
+        match change {
             Change::Write(record) => {
+                let planned = one(with_horizon(record), None)?;
+                let record = &planned.record;
                 let entries = self.index.get(record.partition, record.hash);
-                let header = record.header().ok_or(PebblesError::TooLarge)?;
-                let would_be = entry_of(&header, &record.body, nowhere());
-                let is_obsolete =
-                    would_be.is_some_and(|new| self.config.rules.is_obsolete(&entries, &new));
-                if is_obsolete {
-                    return Ok(None);
-                }
-                (record, None)
+                let new = planned.entry(nowhere());
+                let is_obsolete = new.is_some_and(|n| self.config.rules.is_obsolete(&entries, &n));
+                Ok(match is_obsolete {
+                    true => Vec::new(),
+                    false => vec![planned],
+                })
             }
             Change::Copy { source, record } => {
                 let entries = self.index.get(record.partition, record.hash);
-                // A record that ends others counts nowhere. Moved, it comes behind an object that was
-                // written again since, and a rebuild would end that: its volume has to wait.
-                let is_back = |entry: &Entry| entry.timestamp <= record.timestamp;
-                if record.kind.is_removal() && entries.iter().any(is_back) {
+                let is_live = entries.iter().any(|entry| entry.place == source);
+                match is_live || Plant::CompactionOverwrites.is_on() {
+                    true => Ok(vec![one(record, Some(source))?]),
+                    false => Ok(Vec::new()),
+                }
+            }
+            Change::MoveRemoval {
+                source,
+                removal,
+                behind,
+            } => {
+                let ended: Vec<Place> = self.would_end(&removal).map(|e| e.place).collect();
+                let is_same = ended.iter().eq(behind.iter().map(|(place, _)| place));
+                if !is_same {
+                    // Something was written meanwhile.
                     return Err(PebblesError::Busy);
                 }
-                let is_live =
-                    record.kind.is_removal() || entries.iter().any(|entry| entry.place == source);
-                if !is_live && !Plant::CompactionOverwrites.is_on() {
-                    return Ok(None);
+                let mut planned = vec![one(removal, Some(source))?];
+                for (source, record) in behind {
+                    planned.push(one(record, Some(source))?);
                 }
-                (record, Some(source))
+                let most = TOGETHER_MAX.min(self.config.volume_bytes as usize / 2);
+                match bytes_of(&planned) <= most {
+                    true => Ok(planned),
+                    false => Err(PebblesError::TooLarge),
+                }
             }
             remove @ Change::Remove { .. } => match self.removal(remove) {
-                Some(record) => (record, None),
-                None => return Ok(None),
+                Some(record) => Ok(vec![one(with_horizon(record), None)?]),
+                None => Ok(Vec::new()),
             },
-        };
-        let has_horizon = record.kind == Kind::Tombstone || record.kind.is_removal();
-        if has_horizon && source.is_none() {
-            record.body = log.horizon.to_le_bytes().to_vec().into();
         }
-        Ok(Some(Planned {
-            number,
-            header: record.header().ok_or(PebblesError::TooLarge)?,
-            record,
-            source,
-        }))
+    }
+
+    /// The entries that a record which ends others would end now.
+    pub(super) fn would_end(&self, removal: &NewRecord) -> impl Iterator<Item = Entry> {
+        let mut entries = self.index.get(removal.partition, removal.hash);
+        let (up_to, fragment) = (removal.timestamp, removal.fragment);
+        let ended = self.config.rules.remove(&mut entries, up_to, fragment);
+        ended.into_iter()
     }
 
     /// The record of a removal; `None`: the object is not as expected.
@@ -313,6 +344,10 @@ impl Store {
         let record = &planned.record;
         let rules = self.config.rules;
         let new = planned.entry(place);
+        if new.is_none() && planned.source.is_some() {
+            // It ended what it had to end when it was written first.
+            return;
+        }
         let gone = self
             .index
             .update(record.partition, record.hash, |entries| match new {
@@ -329,7 +364,7 @@ impl Store {
         for entry in gone {
             self.live(entry.place, false);
             if let Some(number) = entry.external.filter(|number| !has_moved(*number)) {
-                (self.config.external_gone)(number);
+                (self.config.external_gone)(number, record.kind == Kind::Quarantined);
             }
         }
     }
@@ -343,6 +378,10 @@ impl Store {
             false => volume.sub_live(place.len.into()),
         }
     }
+}
+
+fn bytes_of(planned: &[Planned]) -> usize {
+    planned.iter().map(|p| p.header.record_len()).sum()
 }
 
 fn nowhere() -> Place {

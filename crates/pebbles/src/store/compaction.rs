@@ -14,12 +14,12 @@ use cairn_disk::layout::FragmentChoice;
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
-use crate::error::PebblesError;
-use crate::format::{Class, FIRST_BATCH, Found, Kind, NewRecord, RecordHeader, number};
+use crate::error::{PebblesError, ReadError};
+use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
-use crate::store::{AHEAD, Change, Expected, Outcome, Store};
+use crate::store::{AHEAD, Change, Log, Outcome, Store};
 use crate::volume::Volume;
 
 /// A volume of which this share counts is worth its while on a full device.
@@ -27,17 +27,33 @@ const FULL_DEVICE_BELOW: f64 = 0.95;
 /// Expired tombstones of all bytes written, from which volumes that hold them back are compacted.
 const EXPIRED_SHARE: f64 = 0.05;
 
+/// Bytes that a step reads, at most, and a batch more.
+const STEP_BYTES: usize = 8 << 20;
+
 /// A volume that is being emptied.
 pub struct Compaction {
     store: Arc<Store>,
     source: Arc<Volume>,
     scanner: Scanner,
+    /// Entries that go with the volume. Until then they count: at a crash their records are there.
+    going: Vec<Going>,
+}
+
+/// An entry that goes by its age.
+struct Going {
+    partition: u32,
+    hash: ObjectHash,
+    place: Place,
+    /// A tombstone's.
+    horizon: u64,
 }
 
 impl Compaction {
     /// Picks a volume; `None`: none is worth it. `is_full`: there is no room for new volumes.
-    pub fn pick(store: &Arc<Store>, is_full: bool) -> Option<Self> {
-        let sealed = store.sealed();
+    /// `is_left`: of an id, whether that volume is left alone for now.
+    pub fn pick(store: &Arc<Store>, is_full: bool, is_left: impl Fn(u64) -> bool) -> Option<Self> {
+        let mut sealed = store.sealed();
+        sealed.retain(|volume| !is_left(volume.id));
         let below = match is_full {
             true => FULL_DEVICE_BELOW.max(store.config.compact_below),
             false => store.config.compact_below,
@@ -52,29 +68,40 @@ impl Compaction {
             scanner: Scanner::of_written(source.clone()),
             source: source.clone(),
             store: store.clone(),
+            going: Vec::new(),
         })
     }
 
-    /// Moves a batch; true when the volume is empty and its file in use anew.
+    /// The id of the volume that is being emptied.
+    pub fn source(&self) -> u64 {
+        self.source.id
+    }
+
+    /// Moves records; true when the volume is empty and its file in use anew. What is left of many
+    /// batches is moved as one.
     pub fn step(&mut self) -> Result<bool, PebblesError> {
         let read = |source| PebblesError::of_io("compact", source);
-        let Some(scanned) = self.scanner.next().map_err(read)? else {
-            return self.finish().map(|()| true);
-        };
-        let mut changes = Vec::new();
-        for found in &scanned.found {
-            match found {
-                Found::Record { at, header, .. } => {
-                    let change = self.keep(&scanned, *at, header);
-                    changes.extend(change);
-                }
-                Found::Damaged { at, header, .. } => {
-                    let place = self.place(*at, header);
-                    self.quarantine(header.partition, header.hash, place)?;
-                }
-                // Entries that point there are left over at the end.
-                Found::Lost { .. } => {}
+        let (mut changes, mut moved, mut seen) = (Vec::new(), 0, 0);
+        let mut is_end = false;
+        while moved < self.store.batch_soft_max() && seen < STEP_BYTES {
+            let Some(scanned) = self.scanner.next().map_err(read)? else {
+                is_end = true;
+                break;
+            };
+            seen += scanned.bytes.len();
+            for found in &scanned.found {
+                let change = match found {
+                    Found::Record { at, header, .. } => self.keep(&scanned, *at, header)?,
+                    Found::Damaged { at, header, .. } => self.keep_damaged(*at, header)?,
+                    // Entries that point there are left over at the end.
+                    Found::Lost { .. } => None,
+                };
+                moved += change.as_ref().map_or(0, |_| header_len(found));
+                changes.extend(change);
             }
+        }
+        if is_end && changes.is_empty() {
+            return self.finish().map(|()| true);
         }
         for ended in self.store.commit(Class::Kept, changes) {
             ended?;
@@ -91,48 +118,104 @@ impl Compaction {
     }
 
     /// The move of a record that is still needed.
-    fn keep(&self, scanned: &Scanned, at: u64, header: &RecordHeader) -> Option<Change> {
+    fn keep(
+        &mut self,
+        scanned: &Scanned,
+        at: u64,
+        header: &RecordHeader,
+    ) -> Result<Option<Change>, PebblesError> {
         let place = self.place(at, header);
         let record = scanned.record(at);
-        let body = &record[header.body()];
-        if header.kind.is_removal() {
-            if !self.is_held_back(number(body)) {
-                return None;
-            }
-        } else {
-            let entries = self.store.index.get(header.partition, header.hash);
-            let is_at = |entry: &&Entry| entry.place == place;
-            let entry = entries.iter().find(is_at);
-            if entry.is_none() && !Plant::CompactionOverwrites.is_on() {
-                return None;
-            }
-            let can_go = entry.is_some_and(|entry| match entry.kind {
-                EntryKind::Tombstone => {
-                    self.is_expired(entry.timestamp) && !self.is_held_back(number(body))
-                }
-                _ => self.is_stray(&entries, entry),
-            });
-            if can_go {
-                self.drop_entry(header, place);
-                return None;
-            }
-        }
         let copy = |range: std::ops::Range<usize>| Bytes::copy_from_slice(&record[range]);
-        let record = NewRecord {
-            kind: header.kind,
+        let parts = (
+            copy(header.name()),
+            copy(header.metadata()),
+            copy(header.body()),
+        );
+        let horizon = number(&parts.2);
+        let record = record_of(header, parts);
+        if header.kind.is_removal() {
+            return match self.is_held_back(horizon) {
+                true => self.move_removal(place, record).map(Some),
+                false => Ok(None),
+            };
+        }
+        let going = Going {
             partition: header.partition,
             hash: header.hash,
-            timestamp: header.timestamp,
-            fragment: header.fragment,
-            is_durable: header.is_durable,
-            is_external: header.is_external,
-            name: copy(header.name()),
-            metadata: copy(header.metadata()),
-            body: copy(header.body()),
+            place,
+            horizon,
         };
-        Some(Change::Copy {
+        match self.can_go(&going) {
+            Some(false) => {}
+            Some(true) => {
+                self.going.push(going);
+                return Ok(None);
+            }
+            None if Plant::CompactionOverwrites.is_on() => {}
+            None => return Ok(None),
+        }
+        Ok(Some(Change::Copy {
             source: place,
             record,
+        }))
+    }
+
+    /// A record with damage is ended. Of one that ends others the header is all that counts.
+    fn keep_damaged(
+        &mut self,
+        at: u64,
+        header: &RecordHeader,
+    ) -> Result<Option<Change>, PebblesError> {
+        let place = self.place(at, header);
+        if !header.kind.is_removal() {
+            self.quarantine(header.partition, header.hash, place)?;
+            return Ok(None);
+        }
+        // Its own horizon was not above this.
+        let horizon = self.store.log().horizon;
+        let body = horizon.to_le_bytes().to_vec().into();
+        let record = record_of(header, (Bytes::new(), Bytes::new(), body));
+        match self.is_held_back(horizon) {
+            true => self.move_removal(place, record).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The move of a record that ends others, with what was written since and it would end.
+    fn move_removal(&self, source: Place, removal: NewRecord) -> Result<Change, PebblesError> {
+        let store = &self.store;
+        let mut behind = Vec::new();
+        for entry in store.would_end(&removal) {
+            let place = entry.place;
+            let stored = match store.read(removal.partition, removal.hash, place) {
+                Ok(stored) => stored,
+                Err(ReadError::Gone) => return Err(PebblesError::Busy),
+                Err(ReadError::Damaged(_)) => {
+                    self.quarantine(removal.partition, removal.hash, place)?;
+                    return Err(PebblesError::Busy);
+                }
+                Err(ReadError::Io(source)) => return Err(PebblesError::of_io("compact", source)),
+            };
+            let parts = (stored.name, stored.metadata, stored.body);
+            behind.push((place, record_of(&stored.header, parts)));
+        }
+        Ok(Change::MoveRemoval {
+            source,
+            removal,
+            behind,
+        })
+    }
+
+    /// Whether an entry is so old that it goes; `None`: its record counts no longer.
+    fn can_go(&self, of: &Going) -> Option<bool> {
+        let entries = self.store.index.get(of.partition, of.hash);
+        let entry = entries.iter().find(|entry| entry.place == of.place)?;
+        Some(match entry.kind {
+            EntryKind::Tombstone => {
+                self.is_expired(entry.timestamp) && !self.is_held_back(of.horizon)
+            }
+            _ => self.is_stray(&entries, entry),
         })
     }
 
@@ -167,24 +250,6 @@ impl Compaction {
         self.store.volumes().iter().any(holds)
     }
 
-    /// Takes an entry out of the index. Nothing is written: should a checkpoint have it, it is
-    /// dangling once the volume was used anew.
-    fn drop_entry(&self, header: &RecordHeader, place: Place) {
-        let store = &self.store;
-        let dropped = store
-            .index
-            .update(header.partition, header.hash, |entries| {
-                let at = entries.iter().position(|entry| entry.place == place)?;
-                Some(entries.remove(at))
-            });
-        if let Some(entry) = dropped {
-            store.live(place, false);
-            if let Some(number) = entry.external {
-                (store.config.external_gone)(number);
-            }
-        }
-    }
-
     fn quarantine(
         &self,
         partition: u32,
@@ -195,40 +260,110 @@ impl Compaction {
             .quarantine(partition, hash, place, "damaged, found by compaction")
     }
 
+    /// Gives the file back, with nothing in it that counts: as one step to the committer. Were an
+    /// entry to go sooner, a crash would bring it back, and with it swallow what was written since.
     fn finish(&mut self) -> Result<(), PebblesError> {
-        if self.source.live() > 0 {
+        let store = self.store.clone();
+        if self
+            .live_of_others(&store.log())
+            .is_none_or(|bytes| bytes > 0)
+        {
             self.end_left_over()?;
+        }
+        let mut log = store.log();
+        if store.is_poisoned() {
+            return Err(PebblesError::Poisoned);
+        }
+        if self.live_of_others(&log) != Some(0) {
+            // Something was written meanwhile: the next attempt moves it.
+            return Err(PebblesError::Busy);
+        }
+        for going in std::mem::take(&mut self.going) {
+            self.drop_entry(&going);
         }
         assert_eq!(
             self.source.live(),
             0,
             "a volume is used anew when nothing in it counts"
         );
-        let store = &self.store;
-        if store.log().prepared.len() > AHEAD {
-            return store.volumes.remove(&self.source);
+        let ended = match log.prepared.len() > AHEAD {
+            true => store.volumes.remove(&self.source),
+            false => {
+                let recycled = store.volumes.recycle(&self.source);
+                recycled.map(|volume| log.add_prepared(volume))
+            }
+        };
+        if ended.is_err() {
+            store.poison();
         }
-        match store.volumes.recycle(&self.source) {
-            Ok(volume) => store.log().add_prepared(volume),
-            Err(error) => {
-                store.poison();
-                return Err(error);
+        ended
+    }
+
+    /// Bytes that count in the volume, without those that go with it; `None`: one of these cannot
+    /// go any more. The committer is at rest meanwhile.
+    fn live_of_others(&self, _log: &Log) -> Option<u64> {
+        let mut live = self.source.live();
+        for going in &self.going {
+            match self.can_go(going) {
+                Some(true) => live = live.saturating_sub(going.place.len.into()),
+                Some(false) => return None,
+                None => {}
             }
         }
-        Ok(())
+        Some(live)
+    }
+
+    /// Takes an entry out of the index. Nothing is written.
+    fn drop_entry(&self, going: &Going) {
+        let store = &self.store;
+        let place = going.place;
+        let dropped = store.index.update(going.partition, going.hash, |entries| {
+            let at = entries.iter().position(|entry| entry.place == place)?;
+            Some(entries.remove(at))
+        });
+        if let Some(entry) = dropped {
+            store.live(place, false);
+            if let Some(number) = entry.external {
+                (store.config.external_gone)(number, false);
+            }
+        }
     }
 
     /// Ends entries whose records were not found: their headers are damaged.
     fn end_left_over(&self) -> Result<(), PebblesError> {
+        let is_going = |place: Place| self.going.iter().any(|going| going.place == place);
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
-                for entry in left {
+                for entry in left.filter(|entry| !is_going(entry.place)) {
                     self.quarantine(partition, hash, entry.place)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Bytes of a record that was found.
+fn header_len(found: &Found) -> usize {
+    match found {
+        Found::Record { header, .. } | Found::Damaged { header, .. } => header.record_len(),
+        Found::Lost { .. } => 0,
+    }
+}
+
+fn record_of(header: &RecordHeader, (name, metadata, body): (Bytes, Bytes, Bytes)) -> NewRecord {
+    NewRecord {
+        kind: header.kind,
+        partition: header.partition,
+        hash: header.hash,
+        timestamp: header.timestamp,
+        fragment: header.fragment,
+        is_durable: header.is_durable,
+        is_external: header.is_external,
+        name,
+        metadata,
+        body,
     }
 }
 
@@ -264,38 +399,4 @@ fn holds_back<'a>(store: &Store, sealed: &'a [Arc<Volume>]) -> Option<&'a Arc<Vo
     }
     let with_dead = sealed.iter().filter(|volume| volume.has_dead());
     with_dead.min_by_key(|volume| volume.id)
-}
-
-impl Store {
-    /// Ends an object, or the fragment of it, whose record at `place` is damaged.
-    pub fn quarantine(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-        reason: &str,
-    ) -> Result<Outcome, PebblesError> {
-        let entries = self.index.get(partition, hash);
-        let Some(entry) = entries.iter().find(|entry| entry.place == place) else {
-            return Ok(Outcome::Obsolete);
-        };
-        let content = entries.iter().filter(|entry| entry.is_content());
-        // Other fragments are sound.
-        let fragment = entry.fragment().filter(|_| content.count() > 1);
-        let change = Change::Remove {
-            kind: Kind::Quarantined,
-            partition,
-            hash,
-            fragment,
-            expected: Expected::At(place),
-            name: Bytes::new(),
-            reason: Bytes::copy_from_slice(reason.as_bytes()),
-        };
-        let ended = self.commit(Class::Fresh, vec![change]).pop();
-        let outcome = ended.unwrap_or(Ok(Outcome::Obsolete))?;
-        if outcome == Outcome::Written {
-            tracing::warn!(partition, hash = hash.hex(), reason, "quarantined a record");
-        }
-        Ok(outcome)
-    }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use cairn_types::ObjectHash;
 
 use super::Store;
-use crate::error::ReadError;
+use crate::error::{ReadError, is_unreadable};
 use crate::format::{BLOCK, Binding, RecordHeader};
 use crate::place::Place;
 use crate::volume::Volume;
@@ -48,13 +48,17 @@ impl Store {
         is_whole: bool,
     ) -> Result<Stored, ReadError> {
         let volume = self.volumes.get(place.slot).ok_or(ReadError::Gone)?;
-        if let Ok(stored) = read_from(&volume, hash, place, is_whole)? {
+        // A sector that the disk does not give is damage as any other.
+        let attempt = || match read_from(&volume, hash, place, is_whole) {
+            Err(error) if is_unreadable(&error) => Ok(Err(format!("it cannot be read: {error}"))),
+            other => other,
+        };
+        if let Ok(stored) = attempt()? {
             return Ok(stored);
         }
         // Writes go past the kernel's cache: what is amiss in that alone is no damage.
         volume.file.forget(place.offset, place.len.into());
-        let stored = read_from(&volume, hash, place, is_whole)?;
-        stored.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
+        attempt()?.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
     }
 
     /// A whole record that lies in memory, without waiting; `None` where it does not.

@@ -9,16 +9,15 @@ use cairn_types::{ObjectHash, Timestamp};
 use crate::error::PebblesError;
 use crate::format::{
     BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
-    VOLUME_MAX, VolumeHeader,
 };
 use crate::index::Index;
-use crate::medium::MediumFile;
 use crate::object::Rules;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
 use crate::store::checkpoint::{self, Position, Written};
+use crate::store::heads::{find_volumes, mend_head};
 use crate::store::{Log, entry_of};
-use crate::volume::{Aligned, Volume, Volumes, file_name, slot_of};
+use crate::volume::{Aligned, Volume, Volumes};
 
 /// The account of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,18 +25,25 @@ pub struct Recovery {
     /// Entries from a checkpoint, and records read behind it.
     pub loaded: u64,
     pub replayed: u64,
-    /// Records known by their headers of which another part is damaged. They are ended.
+    /// Records known by their headers of which another part is damaged, and that count still. They
+    /// are ended.
     pub damaged: Vec<Damaged>,
+    /// A damaged record no longer says which file its content is.
+    pub has_unnamed: bool,
     /// Stretches in which records were lost, with their names.
     pub lost: u64,
+    /// Files that were volumes, and are kept: nothing in them can be read.
+    pub unreadable: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged {
     pub partition: u32,
     pub hash: ObjectHash,
+    pub kind: Kind,
     pub timestamp: Timestamp,
     pub fragment: Option<u16>,
+    pub place: Place,
 }
 
 pub(crate) fn recover(
@@ -46,8 +52,11 @@ pub(crate) fn recover(
     rules: Rules,
     is_read_only: bool,
 ) -> Result<(Log, Written, Recovery), PebblesError> {
-    find_volumes(volumes, is_read_only)?;
     let mut report = Recovery::default();
+    find_volumes(volumes, is_read_only, &mut report)?;
+    if !is_read_only {
+        volumes.all().iter().for_each(|volume| mend_head(volume));
+    }
     let found = checkpoint::newest(volumes.medium());
     let (mut position, mut written) = (Position::default(), Written::default());
     if let Some(found) = &found {
@@ -80,58 +89,13 @@ pub(crate) fn recover(
     for volume in next.filter(|_| !is_read_only) {
         end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
     }
-    let report = replay.report;
+    let mut report = replay.report;
+    report.damaged.retain(|damaged| {
+        let mut entries = index.get(damaged.partition, damaged.hash).into_iter();
+        entries.any(|entry| entry.place == damaged.place)
+    });
     settle(volumes, index);
     Ok((log, written, report))
-}
-
-/// Opens all files that are volumes, and removes those that were never finished.
-fn find_volumes(volumes: &Volumes, is_read_only: bool) -> Result<(), PebblesError> {
-    let medium = volumes.medium();
-    let error = |source| PebblesError::of_io("open volumes", source);
-    let mut is_removed = false;
-    let mut names = medium.list().map_err(error)?;
-    names.sort();
-    for name in names {
-        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
-            continue;
-        };
-        let file = medium.open(&name).map_err(error)?;
-        match volume_header(&*file).map_err(error)? {
-            Some(header) => volumes.insert(Arc::new(Volume::new(slot, header, file))),
-            None if is_read_only => {}
-            None => {
-                tracing::info!(name, "a volume that was never finished: removed");
-                medium.remove(&name).map_err(error)?;
-                is_removed = true;
-            }
-        }
-    }
-    match is_removed {
-        true => medium.sync_dir().map_err(error),
-        false => Ok(()),
-    }
-}
-
-/// A volume's header. One that is damaged, or was torn when the file was to be used anew, is known by
-/// the first batch.
-fn volume_header(file: &dyn MediumFile) -> std::io::Result<Option<VolumeHeader>> {
-    let size = file.size()?.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64;
-    let mut block = vec![0; 2 * BLOCK];
-    let count = file.read_at(0, &mut block)?;
-    if count < block.len() {
-        return Ok(None);
-    }
-    if let Ok(header) = VolumeHeader::parse(&block) {
-        let size = header.size.min(size);
-        return Ok(Some(VolumeHeader { size, ..header }));
-    }
-    let batch = BatchHeader::parse(&block[BLOCK..], FIRST_BATCH).ok();
-    Ok(batch.map(|batch| VolumeHeader {
-        id: batch.id,
-        epoch: batch.epoch,
-        size,
-    }))
 }
 
 struct Replay<'a> {
@@ -204,21 +168,14 @@ impl Replay<'_> {
                 Found::Damaged { at, header, .. } => {
                     let place = place_of(volume, *at, header);
                     volume.note_written(header, place);
+                    let hash = header.hash.hex();
                     tracing::error!(
                         volume = volume.slot,
                         at,
-                        hash = header.hash.hex(),
-                        "a damaged record in the log: quarantined"
+                        hash,
+                        "a damaged record in the log"
                     );
-                    self.end(header);
-                    if !header.kind.is_removal() {
-                        self.report.damaged.push(Damaged {
-                            partition: header.partition,
-                            hash: header.hash,
-                            timestamp: header.timestamp,
-                            fragment: fragment_of(header),
-                        });
-                    }
+                    self.apply_damaged(header, place, scanned.record(*at));
                 }
                 Found::Lost { at } => {
                     tracing::error!(volume = volume.slot, at, "records lost in the log");
@@ -233,9 +190,58 @@ impl Replay<'_> {
         let Some(entry) = entry_of(header, body, place) else {
             return self.end(header);
         };
+        self.forget_damaged(header);
         let rules = self.rules;
         self.index.update(header.partition, header.hash, |entries| {
             rules.apply(entries, entry)
+        });
+    }
+
+    /// A record of which only the header is sound counts until it is known whether it was written
+    /// again: it is ended when all has been read.
+    fn apply_damaged(&mut self, header: &RecordHeader, place: Place, record: &[u8]) {
+        let body = match header.body_is_sound(record) {
+            true => &record[header.body()],
+            false => &[],
+        };
+        self.report.has_unnamed |= header.is_external && body.is_empty();
+        let Some(entry) = entry_of(header, body, place) else {
+            return self.end(header);
+        };
+        self.forget_damaged(header);
+        let rules = self.rules;
+        self.index.update(header.partition, header.hash, |entries| {
+            rules.apply(entries, entry)
+        });
+        self.report.damaged.push(Damaged {
+            partition: header.partition,
+            hash: header.hash,
+            kind: header.kind,
+            timestamp: header.timestamp,
+            fragment: fragment_of(header),
+            place,
+        });
+    }
+
+    /// A record is there once more: the damaged one of before counts no longer.
+    fn forget_damaged(&mut self, header: &RecordHeader) {
+        let is_it = |damaged: &Damaged| {
+            damaged.hash == header.hash
+                && damaged.partition == header.partition
+                && damaged.kind == header.kind
+                && damaged.timestamp == header.timestamp
+                && damaged.fragment == fragment_of(header)
+        };
+        let index = self.index;
+        self.report.damaged.retain(|damaged| {
+            let is_it = is_it(damaged);
+            if is_it {
+                // Its entry may differ in what its body would have said.
+                index.update(header.partition, header.hash, |entries| {
+                    entries.retain(|entry| entry.place != damaged.place);
+                });
+            }
+            !is_it
         });
     }
 
@@ -279,7 +285,7 @@ impl Replay<'_> {
 fn end_torn(volume: &Volume) -> std::io::Result<()> {
     let tail = volume.used();
     let len = (volume.size - tail).min(BATCH_MAX as u64) as usize;
-    let bytes = volume.read(tail, len)?;
+    let bytes = volume.read_past_damage(tail, len)?;
     let remains = |at: &usize| {
         let binding = Binding {
             epoch: volume.epoch,
@@ -313,16 +319,11 @@ fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
     }
 }
 
-/// Drops entries whose records are nowhere any more, and counts the bytes of the others.
+/// Counts the bytes of all entries.
 fn settle(volumes: &Volumes, index: &Index) {
     for partition in index.partitions() {
-        for (hash, entries) in index.objects(partition) {
-            if entries.iter().any(|entry| entry.is_dangling) {
-                index.update(partition, hash, |entries| {
-                    entries.retain(|e| !e.is_dangling)
-                });
-            }
-            for entry in entries.iter().filter(|entry| !entry.is_dangling) {
+        for (_, entries) in index.objects(partition) {
+            for entry in entries {
                 if let Some(volume) = volumes.get(entry.place.slot) {
                     volume.add_live(entry.place.len.into());
                 }

@@ -42,7 +42,8 @@ struct Inner {
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     /// Changes of names since the folder was synced.
-    renamed: Vec<(String, Option<usize>)>,
+    /// Each is there after a power cut as a whole, or not.
+    renamed: Vec<Vec<(String, Option<usize>)>>,
     files: Vec<File>,
     extents: Vec<Extent>,
     countdown: Option<u64>,
@@ -204,8 +205,11 @@ impl SimDisk {
             inner.files[file].now = inner.files[file].durable.clone();
         }
         let renamed = std::mem::take(&mut inner.renamed);
-        for (name, file) in renamed {
-            if inner.below(2) == 0 {
+        for renamed in renamed {
+            if inner.below(2) != 0 {
+                continue;
+            }
+            for (name, file) in renamed {
                 match file {
                     Some(file) => inner.durable_names.insert(name, file),
                     None => inner.durable_names.remove(&name),
@@ -224,6 +228,29 @@ impl SimDisk {
             .durable_names
             .retain(|name, _| name.starts_with("volume"));
         inner.renamed.clear();
+    }
+
+    pub(crate) fn is_failing(&self) -> bool {
+        self.0.lock().fault == Some(Fault::Fails)
+    }
+
+    /// Rots some bytes of a volume's head: its copy makes up for that.
+    pub(crate) fn rot_head(&self) {
+        let mut inner = self.0.lock();
+        let named = inner.names.iter();
+        let volumes = named.filter(|(name, _)| name.starts_with("volume"));
+        let volumes: Vec<usize> = volumes.map(|(_, file)| *file).collect();
+        if volumes.is_empty() {
+            return;
+        }
+        let file = volumes[inner.below(volumes.len() as u64) as usize];
+        let (from, flip) = (inner.below(64) as usize, 1 + inner.below(255) as u8);
+        let to = from + 1 + inner.below(20) as usize;
+        let file = &mut inner.files[file];
+        for bytes in [&mut file.now, &mut file.durable] {
+            let bytes = bytes.get_mut(from..to).unwrap_or_default();
+            bytes.iter_mut().for_each(|byte| *byte ^= flip);
+        }
     }
 
     /// Rots some bytes of a batch somewhere.
@@ -299,7 +326,7 @@ impl Medium for SimDisk {
                 inner.files.push(File::default());
                 let file = inner.files.len() - 1;
                 inner.names.insert(name.to_owned(), file);
-                inner.renamed.push((name.to_owned(), Some(file)));
+                inner.renamed.push(vec![(name.to_owned(), Some(file))]);
                 file
             }
         };
@@ -315,7 +342,17 @@ impl Medium for SimDisk {
         let mut inner = self.0.lock();
         let is_cut = inner.call()?;
         inner.names.remove(name);
-        inner.renamed.push((name.to_owned(), None));
+        inner.renamed.push(vec![(name.to_owned(), None)]);
+        if is_cut { Err(off()) } else { Ok(()) }
+    }
+
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        let is_cut = inner.call()?;
+        let file = inner.names.remove(name).ok_or(io::ErrorKind::NotFound)?;
+        inner.names.insert(to.to_owned(), file);
+        let renamed = vec![(name.to_owned(), None), (to.to_owned(), Some(file))];
+        inner.renamed.push(renamed);
         if is_cut { Err(off()) } else { Ok(()) }
     }
 
@@ -375,7 +412,7 @@ impl MediumFile for Handle {
             inner.note(file, offset, blocks);
             return Err(off());
         }
-        let is_batch = offset > 0;
+        let is_batch = BatchHeader::parse(blocks, offset).is_ok();
         match inner
             .fault
             .take_if(|fault| is_batch || *fault == Fault::Fails)
@@ -409,7 +446,7 @@ impl MediumFile for Handle {
                 let which = inner.below(others.len() as u64) as usize;
                 let victim = others[which];
                 let blocks_of = inner.files[victim].now.len() / 4096;
-                let room = (blocks_of as u64).saturating_sub(1 + blocks.len() as u64 / 4096);
+                let room = (blocks_of as u64).saturating_sub(2 + blocks.len() as u64 / 4096);
                 let to = 4096 * (1 + inner.below(room));
                 if to == offset && victim == file {
                     return Ok(());

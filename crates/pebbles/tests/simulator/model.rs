@@ -20,7 +20,9 @@ pub(crate) enum Write {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Object {
     writes: Vec<(Write, bool)>,
-    /// A fault hit it: it may be gone or older, but nothing else.
+    /// All that was ever written, acknowledged or not: damage may bring any of it back.
+    ever: Vec<Entry>,
+    /// A fault hit it: it may be gone or older, but nothing else, until it is written anew.
     pub(crate) is_hit: bool,
 }
 
@@ -61,6 +63,16 @@ fn ids(rules: Rules, entries: &[Entry], age: Age) -> Vec<Id> {
 impl Model {
     pub(crate) fn note(&mut self, key: Key, write: Write, is_certain: bool) {
         let object = self.objects.entry(key).or_default();
+        if let Write::Add(entry) = write {
+            // Whatever damage there was, it is older than this, and can end it no more.
+            let is_whole = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
+            let is_newest = object.ever.iter().all(|e| e.timestamp < entry.timestamp);
+            if is_certain && is_whole && is_newest && self.rules.unique_fragments.is_none() {
+                object.is_hit = false;
+                object.writes.clear();
+            }
+            object.ever.push(entry);
+        }
         object.writes.push((write, is_certain));
     }
 
@@ -124,17 +136,14 @@ impl Model {
         }
         if object.is_hit {
             for (kind, timestamp, content_type) in found {
-                let is_it = |write: &Write| match write {
-                    Write::Add(e) => {
-                        let kind = matches!(
-                            (e.kind, kind),
-                            (EntryKind::Fragment { .. }, EntryKind::Fragment { .. })
-                        ) || e.kind == kind;
-                        kind && (e.timestamp, e.content_type) == (timestamp, content_type)
-                    }
-                    Write::Remove(..) => false,
+                let is_it = |e: &Entry| {
+                    let kind = matches!(
+                        (e.kind, kind),
+                        (EntryKind::Fragment { .. }, EntryKind::Fragment { .. })
+                    ) || e.kind == kind;
+                    kind && (e.timestamp, e.content_type) == (timestamp, content_type)
                 };
-                if !object.writes.iter().any(|(write, _)| is_it(write)) {
+                if !object.ever.iter().any(is_it) {
                     return Err(format!("{kind:?} of {timestamp} was never written"));
                 }
             }

@@ -88,7 +88,7 @@ impl World {
             entropy: Box::new(move || epochs.lock().number()),
             checkpoint_bytes: 1 << 20,
             compact_below: 0.7,
-            external_gone: Box::new(|_| {}),
+            external_gone: Box::new(|_, _| {}),
             keep_free: Box::new(|_| 0),
         }
     }
@@ -138,9 +138,9 @@ impl World {
             }
             match self.below(12) {
                 0..=5 => self.write()?,
-                6 => self.upkeep(0),
-                7 => self.upkeep(1),
-                8 | 9 => self.upkeep(2),
+                6 => self.upkeep(0)?,
+                7 => self.upkeep(1)?,
+                8 | 9 => self.upkeep(2)?,
                 10 => self.fault()?,
                 _ => self.check_all()?,
             }
@@ -161,7 +161,7 @@ impl World {
         self.reopen()?;
         for _ in 0..60 {
             let task = self.below(3);
-            self.upkeep(task);
+            self.upkeep(task)?;
         }
         self.reopen()?;
         self.say(|| "without checkpoints".to_owned());
@@ -169,24 +169,38 @@ impl World {
         self.reopen()?;
         self.clock.fetch_add(2 * RECLAIM_SECS, Ordering::Relaxed);
         for _ in 0..60 {
-            self.upkeep(2);
+            self.upkeep(2)?;
         }
         self.disk.remove_checkpoints();
         self.reopen()
     }
 
-    fn upkeep(&mut self, task: u64) {
-        let Some((_, upkeep)) = &mut self.store else {
-            return;
+    /// A step of background work, which fails only for a reason that the disk gave.
+    fn upkeep(&mut self, task: u64) -> Checked {
+        let Some((store, upkeep)) = &mut self.store else {
+            return Ok(());
         };
+        let store = store.clone();
+        let may_fail = self.disk.is_failing();
         let done = match task {
             0 => upkeep.prepare(),
             1 => upkeep.checkpoint(),
             _ => upkeep.compact(),
         };
+        let waits = upkeep.take_failure();
         let hit = self.disk.take_hit();
         self.mark(hit);
-        self.say(|| format!("upkeep {task}: {done:?}"));
+        self.say(|| format!("upkeep {task}: {done:?}, {waits:?}"));
+        let is_excused = may_fail || self.disk.is_off() || store.is_poisoned();
+        match (done, waits) {
+            (Err(error), _) if !is_excused && !matches!(error, PebblesError::NoSpace) => {
+                Err(format!("upkeep {task}: {error}"))
+            }
+            (_, Some(error)) if !is_excused && !self.has_faults && !may_wait(&error) => {
+                Err(format!("compaction: {error}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn mark(&mut self, hit: BTreeSet<ObjectHash>) {
@@ -202,7 +216,8 @@ impl World {
         if !self.has_faults {
             return Ok(());
         }
-        match self.below(3) {
+        match self.below(4) {
+            3 => self.disk.rot_head(),
             0 => self.disk.rot(),
             1 => self.disk.fault(Fault::Lost),
             _ => self.disk.fault(Fault::Misdirected),
@@ -248,7 +263,6 @@ impl World {
             timestamp,
             content_type,
             external: None,
-            is_dangling: false,
             place: nowhere(),
         };
         let record = NewRecord {
@@ -410,6 +424,13 @@ impl World {
             .get(&key)
             .is_some_and(|object| object.is_hit)
     }
+}
+
+/// Whether a volume is rightly left for later: there is no room, its objects are being written, or
+/// what has to stay together is too large for volumes as small as these.
+fn may_wait(error: &PebblesError) -> bool {
+    use PebblesError::{Busy, NoSpace, TooLarge};
+    matches!(error, NoSpace | Busy | TooLarge)
 }
 
 fn name_of(key: Key) -> Bytes {

@@ -160,7 +160,6 @@ fn entry(row: &[u8], is_simple: bool) -> Option<(ObjectHash, Entry)> {
         timestamp: ticks(row, 24)?,
         content_type: None,
         external: None,
-        is_dangling: false,
         place: Place::unpack(word),
     };
     Some((hash(row)?, entry))

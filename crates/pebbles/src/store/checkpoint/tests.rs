@@ -29,7 +29,6 @@ fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
                     timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
                     content_type: time.2.map(Timestamp::from_ticks).filter(|_| !is_external),
                     external: is_external.then_some(12),
-                    is_dangling: false,
                     place: Place {
                         slot: place.0,
                         offset: place.1 * 64,

@@ -1,0 +1,236 @@
+//! The volumes of a folder: each known by its head, by the copy of that, or by its batches.
+//!
+//! Nothing is removed that cannot be read. A file in which nothing was written is one that was never
+//! finished; one that has something and says nowhere which volume it is keeps its bytes under another
+//! name. A format of a later release refuses the whole folder, before anything in it is changed.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+
+use super::recovery::Recovery;
+use crate::error::{PebblesError, is_unreadable};
+use crate::format::{BATCH_MAX, BLOCK, BatchHeader, FormatError, VOLUME_MAX, VolumeHeader};
+use crate::medium::{Medium, MediumFile};
+use crate::volume::{Volume, Volumes, file_name, header_block, slot_of};
+
+/// Names of files that were volumes, and could not be read.
+const UNREADABLE: &str = "unreadable-";
+
+/// A file that should be a volume.
+struct Candidate {
+    name: String,
+    slot: u16,
+    file: Arc<dyn MediumFile>,
+    header: Option<VolumeHeader>,
+}
+
+/// The content of a file whose head and its copy are damaged.
+struct Searched {
+    /// The batch header with the highest id.
+    latest: Option<BatchHeader>,
+    is_zeros: bool,
+    /// A sector that the disk does not give.
+    error: Option<io::Error>,
+}
+
+/// Opens all files that are volumes.
+pub(super) fn find_volumes(
+    volumes: &Volumes,
+    is_read_only: bool,
+    report: &mut Recovery,
+) -> Result<(), PebblesError> {
+    let medium = volumes.medium();
+    let error = |source| PebblesError::of_io("open volumes", source);
+    let mut names = medium.list().map_err(error)?;
+    names.sort();
+    let kept = names.iter().filter(|name| name.starts_with(UNREADABLE));
+    report.unreadable = kept.count() as u64;
+    let mut candidates = Vec::new();
+    for name in names {
+        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
+            continue;
+        };
+        let file = medium.open(&name).map_err(error)?;
+        let header = header_of(&name, &*file)?;
+        candidates.push(Candidate {
+            name,
+            slot,
+            file,
+            header,
+        });
+    }
+    let known = candidates.iter().filter_map(|candidate| candidate.header);
+    let known: HashSet<u64> = known.map(|header| header.epoch).collect();
+    let mut is_changed = false;
+    for candidate in candidates {
+        let header = match candidate.header {
+            Some(header) => Some(header),
+            None => recover(medium, &candidate, &known, is_read_only, report).map_err(error)?,
+        };
+        is_changed |= header.is_none() && !is_read_only;
+        if let Some(header) = header {
+            volumes.insert(Arc::new(Volume::new(
+                candidate.slot,
+                header,
+                candidate.file,
+            )));
+        }
+    }
+    match is_changed {
+        true => medium.sync_dir().map_err(error),
+        false => Ok(()),
+    }
+}
+
+/// A volume's header, or the copy of it at its end; `None`: neither is sound.
+fn header_of(name: &str, file: &dyn MediumFile) -> Result<Option<VolumeHeader>, PebblesError> {
+    let error = |source| PebblesError::of_io("open volumes", source);
+    let size = file_size(file).map_err(error)?;
+    let at_end = size.saturating_sub(BLOCK as u64);
+    for offset in [0, at_end] {
+        let parsed = match read(file, offset, BLOCK) {
+            Ok(block) => VolumeHeader::parse(&block, offset),
+            Err(source) if is_unreadable(&source) => Err(FormatError::Short),
+            Err(source) => return Err(error(source)),
+        };
+        match parsed {
+            Ok(header) => {
+                let size = header.size.min(size);
+                return Ok(Some(VolumeHeader { size, ..header }));
+            }
+            Err(FormatError::Version(version)) => {
+                let name = name.to_owned();
+                return Err(PebblesError::Format { name, version });
+            }
+            Err(_) => {}
+        }
+        tracing::warn!(
+            name,
+            offset,
+            "the head of a volume is damaged, or a copy of it"
+        );
+    }
+    Ok(None)
+}
+
+/// A volume whose head and its copy are damaged: known by its batches, or else kept under another
+/// name; one that was never finished is removed.
+fn recover(
+    medium: &dyn Medium,
+    candidate: &Candidate,
+    known: &HashSet<u64>,
+    is_read_only: bool,
+    report: &mut Recovery,
+) -> io::Result<Option<VolumeHeader>> {
+    let name = &candidate.name;
+    let searched = search(&*candidate.file, known)?;
+    if let Some(batch) = searched.latest {
+        tracing::error!(name, "a volume without a head: its batches say which it is");
+        let header = VolumeHeader {
+            id: batch.id,
+            epoch: batch.epoch,
+            size: file_size(&*candidate.file)?,
+        };
+        return Ok(Some(header));
+    }
+    if let Some(error) = searched.error {
+        // Another attempt may read it.
+        return Err(error);
+    }
+    if is_read_only {
+        report.unreadable += u64::from(!searched.is_zeros);
+    } else if searched.is_zeros {
+        tracing::info!(name, "a volume that was never finished: removed");
+        medium.remove(name)?;
+    } else {
+        let to = free_name(medium, &format!("{UNREADABLE}{name}"))?;
+        tracing::error!(name, to, "a file that cannot be read as a volume: kept");
+        medium.rename(name, &to)?;
+        report.unreadable += 1;
+    }
+    Ok(None)
+}
+
+/// Writes the head of a volume again that was known by something else.
+pub(super) fn mend_head(volume: &Volume) {
+    let is_sound = |offset| {
+        let block = read(&*volume.file, offset, BLOCK);
+        let header = block
+            .ok()
+            .and_then(|b| VolumeHeader::parse(&b, offset).ok());
+        header.is_some_and(|header| header.epoch == volume.epoch)
+    };
+    if is_sound(0) {
+        return;
+    }
+    let header = VolumeHeader {
+        id: volume.id,
+        epoch: volume.epoch,
+        size: volume.size,
+    };
+    let slot = volume.slot;
+    match volume.file.write_durably(0, &header_block(header, 0)) {
+        Ok(()) => tracing::warn!(slot, "the head of a volume is written again"),
+        Err(error) => tracing::error!(slot, %error, "the head of a volume is left damaged"),
+    }
+}
+
+/// A name that nothing has.
+pub(crate) fn free_name(medium: &dyn Medium, name: &str) -> io::Result<String> {
+    let names = medium.list()?;
+    let numbered = (1..).map(|number| format!("{name}.{number}"));
+    let mut all = std::iter::once(name.to_owned()).chain(numbered);
+    let free = all.find(|name| !names.contains(name));
+    free.ok_or(io::ErrorKind::AlreadyExists.into())
+}
+
+fn file_size(file: &dyn MediumFile) -> io::Result<u64> {
+    Ok(file.size()?.min(VOLUME_MAX) / BLOCK as u64 * BLOCK as u64)
+}
+
+fn read(file: &dyn MediumFile, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let count = file.read_at(offset, &mut bytes)?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+/// Reads a whole file, for batches of any but these epochs, which are those of other volumes.
+fn search(file: &dyn MediumFile, known: &HashSet<u64>) -> io::Result<Searched> {
+    let mut searched = Searched {
+        latest: None,
+        is_zeros: true,
+        error: None,
+    };
+    let mut see = |bytes: &[u8], offset: u64| {
+        for (number, block) in bytes.chunks(BLOCK).enumerate() {
+            let at = offset + (number * BLOCK) as u64;
+            searched.is_zeros &= block.iter().all(|byte| *byte == 0);
+            let Ok(header) = BatchHeader::parse(block, at) else {
+                continue;
+            };
+            let is_later = searched.latest.is_none_or(|latest| latest.id < header.id);
+            if is_later && !known.contains(&header.epoch) {
+                searched.latest = Some(header);
+            }
+        }
+    };
+    let size = file.size()?;
+    for at in (0..size).step_by(BATCH_MAX) {
+        let len = (size - at).min(BATCH_MAX as u64) as usize;
+        match read(file, at, len) {
+            Ok(bytes) => see(&bytes, at),
+            Err(error) if is_unreadable(&error) => {
+                for block in (at..at + len as u64).step_by(BLOCK) {
+                    if let Ok(bytes) = read(file, block, BLOCK) {
+                        see(&bytes, block);
+                    }
+                }
+                searched.error = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(searched)
+}

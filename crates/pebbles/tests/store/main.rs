@@ -1,0 +1,534 @@
+//! A store in a folder: what it does with damage, with errors, and with a full device.
+#![allow(clippy::unwrap_used)]
+
+mod medium;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_pebbles::format::{Class, Kind, NewRecord};
+use cairn_pebbles::medium::Folder;
+use cairn_pebbles::object::{Entry, Rules};
+use cairn_pebbles::{
+    Change, Config, Expected, Outcome, PebblesError, ReadError, Recovery, Store, Upkeep,
+};
+use cairn_types::{ObjectHash, SplitMix, Timestamp};
+use medium::{Fault, Faults, Faulty};
+
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
+const ENOSPC: i32 = 28;
+const BLOCK: usize = 4096;
+const PARTITION: u32 = 3;
+
+struct Setup {
+    root: tempfile::TempDir,
+    clock: Arc<AtomicU64>,
+    faults: Faults,
+    volume_bytes: u64,
+    checkpoint_bytes: u64,
+}
+
+fn hash(number: u64) -> ObjectHash {
+    let mut dice = SplitMix::new(number);
+    let half = |dice: &mut SplitMix| u128::from(dice.number());
+    ObjectHash(((half(&mut dice) << 64) | half(&mut dice)).to_be_bytes())
+}
+
+fn record(number: u64, kind: Kind, seconds: u64, body: Bytes) -> NewRecord {
+    NewRecord {
+        kind,
+        partition: PARTITION,
+        hash: hash(number),
+        timestamp: Timestamp::from_secs(seconds),
+        fragment: None,
+        is_durable: false,
+        is_external: false,
+        name: Bytes::from(format!("/a/c/{number}")),
+        metadata: Bytes::from_static(b"metadata"),
+        body,
+    }
+}
+
+fn body(number: u64, seconds: u64, len: usize) -> Bytes {
+    let mut dice = SplitMix::new(number * 1000 + seconds);
+    (0..len).map(|_| dice.number() as u8).collect()
+}
+
+fn commit(store: &Store, change: Change) -> Result<Outcome, PebblesError> {
+    store.commit(Class::Fresh, vec![change]).pop().unwrap()
+}
+
+/// Writes an object, in a batch of its own.
+fn put(store: &Store, number: u64, seconds: u64, len: usize) {
+    let record = record(number, Kind::Data, seconds, body(number, seconds, len));
+    let ended = commit(store, Change::Write(record));
+    assert_eq!(ended.unwrap(), Outcome::Written);
+}
+
+fn delete(store: &Store, number: u64, seconds: u64) {
+    let record = record(number, Kind::Tombstone, seconds, Bytes::from(vec![0; 8]));
+    let ended = commit(store, Change::Write(record));
+    assert_eq!(ended.unwrap(), Outcome::Written);
+}
+
+fn entry(store: &Store, number: u64) -> Option<Entry> {
+    let entries = store.index().get(PARTITION, hash(number));
+    entries.into_iter().next_back()
+}
+
+/// Whether an object of this time is there, and what it should be.
+fn has(store: &Store, number: u64, seconds: u64, len: usize) -> bool {
+    let Some(entry) = entry(store, number) else {
+        return false;
+    };
+    let stored = store.read(PARTITION, hash(number), entry.place);
+    let is_right = |stored: &cairn_pebbles::store::Stored| {
+        entry.timestamp == Timestamp::from_secs(seconds)
+            && stored.body == body(number, seconds, len)
+    };
+    stored.as_ref().is_ok_and(is_right)
+}
+
+impl Setup {
+    fn new() -> Self {
+        Setup {
+            root: tempfile::tempdir().unwrap(),
+            clock: Arc::new(AtomicU64::new(1_000_000)),
+            faults: Faults::default(),
+            volume_bytes: 256 << 10,
+            checkpoint_bytes: 1 << 40,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join("store").join(name)
+    }
+
+    fn try_open(&self) -> Result<(Arc<Store>, Recovery), PebblesError> {
+        let clock = self.clock.clone();
+        let epochs = AtomicU64::new(clock.fetch_add(1, Ordering::Relaxed) << 20);
+        let config = Config {
+            rules: Rules::default(),
+            volume_bytes: self.volume_bytes,
+            reclaim_age: Duration::from_secs(1000),
+            now: Box::new(move || Timestamp::from_secs(clock.load(Ordering::Relaxed))),
+            entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
+            checkpoint_bytes: self.checkpoint_bytes,
+            compact_below: 0.5,
+            external_gone: Box::new(|_, _| {}),
+            keep_free: Box::new(|_| 0),
+        };
+        let medium = Faulty {
+            folder: Folder::open(&self.path(""), true).unwrap(),
+            faults: self.faults.clone(),
+        };
+        Store::open(Arc::new(medium), config)
+    }
+
+    fn open(&self) -> Arc<Store> {
+        self.try_open().unwrap().0
+    }
+
+    /// The file of the volume that has an object.
+    fn volume_of(&self, store: &Store, number: u64) -> (String, usize) {
+        let place = entry(store, number).unwrap().place;
+        (format!("volume-{:05}", place.slot), place.offset as usize)
+    }
+
+    fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = std::fs::read(self.path(name)).unwrap();
+        change(&mut bytes);
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    /// Files whose names begin with this.
+    fn files(&self, prefix: &str) -> Vec<Vec<u8>> {
+        let entries = std::fs::read_dir(self.path("")).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        let is_it = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            name.starts_with(prefix)
+        };
+        paths
+            .filter(is_it)
+            .map(|path| std::fs::read(path).unwrap())
+            .collect()
+    }
+
+    fn used(&self, store: &Store) -> u64 {
+        store.sealed().iter().map(|volume| volume.used()).sum()
+    }
+}
+
+/// Compacts until nothing is worth it; errors are for later rounds.
+fn compact(upkeep: &mut Upkeep) {
+    for _ in 0..300 {
+        if matches!(upkeep.compact(), Ok(false)) {
+            return;
+        }
+    }
+}
+
+fn checkpoint(upkeep: &mut Upkeep) {
+    while upkeep.checkpoint().unwrap() {}
+}
+
+#[test]
+fn a_later_format_refuses_the_device() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 100);
+    let (name, _) = setup.volume_of(&store, 1);
+    drop(store);
+    setup.change(&name, |bytes| {
+        bytes[8] = 2;
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&bytes[24..32]);
+        crc.update(&0u64.to_le_bytes());
+        crc.update(&bytes[..60]);
+        bytes[60..64].copy_from_slice(&crc.finalize().to_le_bytes());
+        // Its batches may look otherwise too.
+        bytes[BLOCK..2 * BLOCK].fill(7);
+    });
+    let before = std::fs::read(setup.path(&name)).unwrap();
+    let error = setup.try_open().err().unwrap().to_string();
+    assert!(
+        error.contains(&name) && error.contains("version 2") && error.contains("release"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(setup.path(&name)).unwrap(), before);
+}
+
+#[test]
+fn a_damaged_head_is_taken_from_elsewhere() {
+    // The version alone; the header; and the first batch with it.
+    for (from, to) in [(8, 9), (0, 64), (0, 2 * BLOCK)] {
+        let setup = Setup::new();
+        let store = setup.open();
+        for number in 0..5 {
+            put(&store, number, 10, 100);
+        }
+        let (name, _) = setup.volume_of(&store, 4);
+        drop(store);
+        setup.change(&name, |bytes| {
+            for byte in &mut bytes[from..to] {
+                *byte ^= 0x5a;
+            }
+        });
+        for _ in 0..2 {
+            let store = setup.open();
+            for number in 1..5 {
+                assert!(has(&store, number, 10, 100), "{number} after {from}..{to}");
+            }
+        }
+        let store = setup.open();
+        put(&store, 9, 10, 100);
+        drop(store);
+        assert!(has(&setup.open(), 9, 10, 100));
+    }
+}
+
+/// A volume that nothing was written to, or that was used anew a moment ago, is known by the copy of
+/// its head: what is left in it of an earlier use counts no longer.
+#[test]
+fn an_earlier_use_does_not_come_back_with_a_damaged_head() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..200 {
+        put(&store, number, 10, 1000);
+    }
+    let (name, _) = setup.volume_of(&store, 1);
+    for number in 0..200 {
+        delete(&store, number, 20);
+    }
+    setup.clock.fetch_add(100_000, Ordering::Relaxed);
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    for number in 300..340 {
+        put(&store, number, 10, 4000);
+    }
+    compact(&mut upkeep);
+    drop((upkeep, store));
+    if setup.path(&name).exists() {
+        setup.change(&name, |bytes| bytes[..64].fill(0x5a));
+    }
+    let store = setup.open();
+    for number in 0..200 {
+        let content = entry(&store, number).filter(Entry::is_content);
+        assert!(content.is_none(), "{number} is back");
+    }
+}
+
+#[test]
+fn a_volume_that_cannot_be_read_is_kept() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 100);
+    let (name, _) = setup.volume_of(&store, 1);
+    drop(store);
+    let noise = vec![0x5a; 256 << 10];
+    setup.change(&name, |bytes| *bytes = noise.clone());
+    for _ in 0..2 {
+        let store = setup.open();
+        assert!(entry(&store, 1).is_none());
+        drop(store);
+        assert!(setup.files("").contains(&noise), "it was removed");
+    }
+    let store = setup.open();
+    put(&store, 1, 10, 100);
+    assert!(has(&store, 1, 10, 100));
+}
+
+#[test]
+fn a_record_written_again_outlives_its_damaged_first_one() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 1000);
+    let (name, at) = setup.volume_of(&store, 1);
+    put(&store, 2, 10, 100);
+    setup.change(&name, |bytes| bytes[at + 500] ^= 1);
+    put(&store, 1, 10, 1000);
+    put(&store, 3, 10, 100);
+    drop(store);
+    for _ in 0..2 {
+        assert!(has(&setup.open(), 1, 10, 1000));
+    }
+}
+
+#[test]
+fn small_batches_are_packed() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..300 {
+        put(&store, number, 10, 100);
+    }
+    let before = setup.used(&store);
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    let after = setup.used(&store);
+    assert!(after < before / 4, "{before} bytes became {after}");
+    for number in 0..300 {
+        assert!(has(&store, number, 10, 100));
+    }
+    drop((upkeep, store));
+    let store = setup.open();
+    for number in 0..300 {
+        assert!(has(&store, number, 10, 100));
+    }
+}
+
+/// Fills volumes with objects of which later ones make most count no longer.
+fn fill(store: &Store, numbers: std::ops::Range<u64>, seconds: u64) {
+    for number in numbers {
+        put(store, number, seconds, 3900);
+    }
+}
+
+#[test]
+fn a_removal_moves_with_what_was_written_since() {
+    let setup = Setup::new();
+    let store = setup.open();
+    // Most of it counts; what does not holds back removals.
+    fill(&store, 0..31, 10);
+    put(&store, 0, 11, 3900);
+    put(&store, 1, 11, 3900);
+    put(&store, 500, 10, 50_000);
+    let remove = Change::Remove {
+        kind: Kind::Removed,
+        partition: PARTITION,
+        hash: hash(500),
+        fragment: None,
+        expected: Expected::UpTo(Timestamp::from_secs(10)),
+        name: Bytes::new(),
+        reason: Bytes::new(),
+    };
+    put(&store, 501, 10, 200_000);
+    assert_eq!(commit(&store, remove).unwrap(), Outcome::Written);
+    put(&store, 501, 11, 150_000);
+    put(&store, 502, 10, 200_000);
+    put(&store, 500, 10, 50_000);
+    put(&store, 503, 10, 200_000);
+    put(&store, 501, 12, 100_000);
+    let mut upkeep = Upkeep::new(store.clone());
+    let below_half = |volume: &Arc<cairn_pebbles::volume::Volume>| {
+        volume.live() + volume.written().removals < volume.used() / 2
+    };
+    assert!(store.sealed().iter().any(below_half));
+    compact(&mut upkeep);
+    assert!(!store.sealed().iter().any(below_half), "it is left");
+    assert!(has(&store, 500, 10, 50_000));
+    drop((upkeep, store));
+    assert!(has(&setup.open(), 500, 10, 50_000));
+}
+
+#[test]
+fn a_volume_that_cannot_be_compacted_holds_up_no_other() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 0..260, 10);
+    let (name, _) = setup.volume_of(&store, 5);
+    let slot = entry(&store, 5).unwrap().place.slot;
+    fill(&store, 0..260, 11);
+    assert!(store.sealed().len() > 4);
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from: 0,
+        to: u64::MAX,
+        errno: EACCES,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    for _ in 0..300 {
+        let _ = upkeep.compact();
+    }
+    let dead: Vec<u16> = store
+        .sealed()
+        .iter()
+        .filter(|v| v.live() == 0)
+        .map(|v| v.slot)
+        .collect();
+    assert_eq!(dead, [slot]);
+}
+
+#[test]
+fn a_checkpoint_without_room_holds_up_no_compaction() {
+    let mut setup = Setup::new();
+    setup.checkpoint_bytes = 0;
+    let store = setup.open();
+    fill(&store, 0..130, 10);
+    fill(&store, 0..130, 11);
+    setup.faults.lock().push(Fault::Write {
+        prefix: "checkpoint".to_owned(),
+        errno: ENOSPC,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    for _ in 0..300 {
+        let _ = upkeep.step();
+    }
+    assert!(store.sealed().iter().all(|v| v.live() > 0));
+    assert_eq!(
+        setup
+            .files("checkpoint")
+            .iter()
+            .map(Vec::len)
+            .sum::<usize>(),
+        0
+    );
+}
+
+/// Tombstones in volumes that are full, and nothing that they could hold back.
+fn expired_tombstones(setup: &Setup) -> Arc<Store> {
+    let store = setup.open();
+    for number in 0..80 {
+        delete(&store, number, 10);
+    }
+    fill(&store, 100..140, 10);
+    setup.clock.fetch_add(100_000, Ordering::Relaxed);
+    store
+}
+
+#[test]
+fn a_tombstone_that_went_swallows_no_write() {
+    let setup = Setup::new();
+    let store = expired_tombstones(&setup);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    compact(&mut upkeep);
+    assert!(entry(&store, 1).is_none(), "it is to go by age");
+    put(&store, 1, 9, 100);
+    drop((upkeep, store));
+    assert!(has(&setup.open(), 1, 9, 100));
+}
+
+#[test]
+fn a_tombstone_that_goes_swallows_no_write() {
+    let setup = Setup::new();
+    let store = expired_tombstones(&setup);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    for _ in 0..200 {
+        upkeep.compact().unwrap();
+        let number = 50;
+        let record = record(number, Kind::Data, 9, body(number, 9, 100));
+        if commit(&store, Change::Write(record)).unwrap() == Outcome::Written {
+            // The power fails now.
+            drop((upkeep, store));
+            assert!(has(&setup.open(), number, 9, 100));
+            return;
+        }
+    }
+    panic!("the tombstone did not go");
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_is_damage() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..5 {
+        put(&store, number, 10, 3000);
+    }
+    let (name, at) = setup.volume_of(&store, 2);
+    let from = (at / BLOCK * BLOCK) as u64;
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from,
+        to: from + 512,
+        errno: EIO,
+    });
+    let place = entry(&store, 2).unwrap().place;
+    let read = store.read(PARTITION, hash(2), place);
+    assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
+    drop(store);
+    let store = setup.open();
+    for number in [0, 1, 3, 4] {
+        assert!(has(&store, number, 10, 3000), "{number}");
+    }
+    assert!(entry(&store, 2).is_none());
+}
+
+/// What cannot be read is not moved by compaction, and all else is.
+#[test]
+fn compaction_goes_past_a_sector_that_cannot_be_read() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..200 {
+        put(&store, number, 10, 100);
+    }
+    let (name, at) = setup.volume_of(&store, 2);
+    let slot = entry(&store, 2).unwrap().place.slot;
+    let from = (at / BLOCK * BLOCK) as u64;
+    setup.faults.lock().push(Fault::Read {
+        name,
+        from,
+        to: from + 512,
+        errno: EIO,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    for number in (0..200).filter(|number| *number != 2) {
+        assert!(has(&store, number, 10, 100), "{number}");
+    }
+    assert!(entry(&store, 2).is_none());
+    let epoch_left = store.sealed().iter().any(|v| v.slot == slot && v.id < 3);
+    assert!(!epoch_left, "its volume is as it was");
+}
+
+#[test]
+fn quarantine_keeps_the_bytes() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 1000);
+    let (name, at) = setup.volume_of(&store, 1);
+    setup.change(&name, |bytes| bytes[at + 900] ^= 1);
+    let place = entry(&store, 1).unwrap().place;
+    let ended = store.quarantine(PARTITION, hash(1), place, "test");
+    assert_eq!(ended.unwrap(), Outcome::Written);
+    assert!(entry(&store, 1).is_none());
+    let kept = setup.files("quarantined");
+    assert_eq!(kept.len(), 1);
+    let sound = &body(1, 10, 1000)[..600];
+    assert!(kept[0].windows(600).any(|window| window == sound));
+}

@@ -1,0 +1,137 @@
+//! A folder whose files can be made to fail.
+
+use std::io;
+use std::sync::Arc;
+
+use cairn_pebbles::medium::{Folder, Medium, MediumFile, Space};
+use parking_lot::Mutex;
+
+/// A call that fails: reads of a range of a file, or writes to files with a prefix.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    Read {
+        name: String,
+        from: u64,
+        to: u64,
+        errno: i32,
+    },
+    Write {
+        prefix: String,
+        errno: i32,
+    },
+}
+
+pub(crate) type Faults = Arc<Mutex<Vec<Fault>>>;
+
+pub(crate) struct Faulty {
+    pub(crate) folder: Folder,
+    pub(crate) faults: Faults,
+}
+
+struct File {
+    file: Arc<dyn MediumFile>,
+    name: String,
+    faults: Faults,
+}
+
+impl Faulty {
+    fn file(&self, name: &str, file: Arc<dyn MediumFile>) -> Arc<dyn MediumFile> {
+        Arc::new(File {
+            file,
+            name: name.to_owned(),
+            faults: self.faults.clone(),
+        })
+    }
+}
+
+impl Medium for Faulty {
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.folder.list()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        Ok(self.file(name, self.folder.open(name)?))
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>> {
+        Ok(self.file(name, self.folder.create(name, size)?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.folder.remove(name)
+    }
+
+    fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        self.folder.rename(name, to)
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.folder.sync_dir()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.folder.space()
+    }
+}
+
+impl File {
+    fn read_fails(&self, offset: u64, len: usize) -> io::Result<()> {
+        for fault in self.faults.lock().iter() {
+            if let Fault::Read {
+                name,
+                from,
+                to,
+                errno,
+            } = fault
+                && *name == self.name
+                && offset < *to
+                && *from < offset + len as u64
+            {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_fails(&self) -> io::Result<()> {
+        for fault in self.faults.lock().iter() {
+            if let Fault::Write { prefix, errno } = fault
+                && self.name.starts_with(prefix)
+            {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MediumFile for File {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.read_fails(offset, into.len())?;
+        self.file.read_at(offset, into)
+    }
+
+    fn read_cached(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.read_fails(offset, into.len())?;
+        self.file.read_cached(offset, into)
+    }
+
+    fn write_durably(&self, offset: u64, blocks: &[u8]) -> io::Result<()> {
+        self.write_fails()?;
+        self.file.write_durably(offset, blocks)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_fails()?;
+        self.file.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.write_fails()?;
+        self.file.sync()
+    }
+}
