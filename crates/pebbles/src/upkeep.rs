@@ -80,7 +80,7 @@ impl Upkeep {
             self.compaction = None;
             return Ok(None);
         }
-        // What fails holds up nothing else.
+        // A task that fails holds up no other.
         let mut failed = None;
         match self.prepare() {
             Ok(true) => return Ok(Some(Task::Prepare)),

@@ -489,7 +489,7 @@ fn a_sector_that_cannot_be_read_is_damage() {
     assert!(entry(&store, 2).is_none());
 }
 
-/// What cannot be read is not moved by compaction, and all else is.
+/// Unreadable records are not moved by compaction, and all others are.
 #[test]
 fn compaction_goes_past_a_sector_that_cannot_be_read() {
     let setup = Setup::new();
