@@ -42,7 +42,7 @@ pub trait Ground: Sized {
 pub struct Completion<T, E>(Box<dyn FnOnce(Result<T, E>) + Send>);
 
 impl<T, E> Completion<T, E> {
-    fn new(complete: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
+    pub(super) fn new(complete: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
         Completion(Box::new(complete))
     }
 

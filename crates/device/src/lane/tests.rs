@@ -83,6 +83,30 @@ impl Operation<Nothing> for Once {
     }
 }
 
+/// One that holds something else until it is dropped.
+struct Holding<T> {
+    once: Once,
+    _held: Option<T>,
+}
+
+impl<T: Send + 'static> Operation<Nothing> for Holding<T> {
+    fn advance(&mut self, ground: &(), is_alone: bool) -> Advanced {
+        self.once.advance(ground, is_alone)
+    }
+
+    fn sync_failed(&mut self, ground: &(), error: &io::Error) {
+        self.once.sync_failed(ground, error);
+    }
+
+    fn fail(&mut self, ground: &(), error: &io::Error) {
+        self.once.fail(ground, error);
+    }
+
+    fn refuse(&mut self, ground: &()) {
+        self.once.refuse(ground);
+    }
+}
+
 fn config(machine: Option<Arc<dyn Machine>>) -> LaneConfig {
     LaneConfig {
         name: "lane".into(),
@@ -217,6 +241,52 @@ fn an_operation_that_panics_ends_alone() {
     let (ended, notes) = batch_with(|| Ok(()), true);
     assert_eq!(ended, [Some(true), None, Some(true)]);
     assert_eq!(notes, ["one is well", "three is well"]);
+}
+
+/// Looks, when it is dropped, whether its lane's lock is free: closing files may queue work.
+struct LooksAtLock<D: Discipline>(Arc<Lane<D>>, Arc<Lock<Vec<bool>>>);
+
+impl<D: Discipline> Drop for LooksAtLock<D> {
+    fn drop(&mut self) {
+        self.1.lock().push(self.0.inner.try_lock().is_some());
+    }
+}
+
+#[test]
+fn a_refused_job_is_dropped_without_the_lock() {
+    let one = |machine| LaneConfig {
+        depth: 1,
+        ..config(Some(machine))
+    };
+    let free = Arc::new(Lock::default());
+    let jobs = JobLane::new(Kind::Read, one(Arc::new(Stepped::default())));
+    jobs.push(Class::Client, Box::new(|| {})).unwrap();
+    let looks = LooksAtLock(jobs.clone(), free.clone());
+    let job = Box::new(move || drop(looks));
+    assert_eq!(jobs.push(Class::Client, job), Err(Refused::Full));
+    let commits = CommitLane::new(Kind::Commit, Nothing, one(Arc::new(Stepped::default())));
+    let operation = |name, held| {
+        Box::new(Holding {
+            once: Once {
+                name,
+                set: None,
+                panics: false,
+                notes: Notes::default(),
+                told: None,
+            },
+            _held: held,
+        })
+    };
+    commits.push(Class::Client, operation("one", None)).unwrap();
+    let looks = LooksAtLock(commits.clone(), free.clone());
+    let refused = commits.push(Class::Client, operation("two", Some(looks)));
+    assert_eq!(refused, Err(Refused::Full));
+    assert_eq!(*free.lock(), [true, true]);
+}
+
+#[test]
+fn a_panic_of_who_waits_ends_there() {
+    Completion::<(), ()>::new(|_| panic!("planted")).complete(Ok(()));
 }
 
 /// A batch's machine dies while it leads a group, of which another batch is a member.

@@ -145,7 +145,9 @@ fn own_description(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::openat(fd, ".", flags, Mode::empty()) {
         Ok(own) => Ok(own),
-        Err(_) => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?),
+        // No folder, which nobody syncs a device by.
+        Err(Errno::NOTDIR) => Ok(rustix::io::fcntl_dupfd_cloexec(fd, 0)?),
+        Err(error) => Err(error.into()),
     }
 }
 

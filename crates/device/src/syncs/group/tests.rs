@@ -58,6 +58,28 @@ fn lost() -> io::Result<()> {
     Err(Errno::IO.into())
 }
 
+/// A description has one set of status flags, however many descriptors it has.
+#[test]
+fn a_group_has_an_open_file_description_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let fd = std::fs::File::open(folder.path()).unwrap();
+    let own = own_description(fd.as_fd()).unwrap();
+    rustix::fs::fcntl_setfl(&fd, OFlags::NONBLOCK).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&own).unwrap();
+    assert!(!flags.contains(OFlags::NONBLOCK));
+}
+
+#[test]
+fn a_failed_sync_outside_the_group_is_the_groups_too() {
+    let group = group();
+    group.state.lock().has_failed = false;
+    group.set_busy();
+    sync_by(&group, &own(lost), || Ok(())).unwrap();
+    group.fail();
+    group.set_busy();
+    assert!(sync_by(&group, &own(lost), || Ok(())).is_err());
+}
+
 #[test]
 fn everyone_returns_and_most_share() {
     let group = group();

@@ -9,6 +9,15 @@ fn is_open(device: &Device) -> bool {
     open.any(|path| path.starts_with(device.path()))
 }
 
+/// Whether the pool has seen that the failed device is no longer mounted.
+fn was_unmounted(device: &Device) -> bool {
+    device
+        .state
+        .readmission
+        .was_unmounted
+        .load(Ordering::Acquire)
+}
+
 #[test]
 fn an_idle_device_is_closed_and_opened_again() {
     let idle = std::time::Duration::from_millis(20);
@@ -78,33 +87,15 @@ fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(device.is_poisoned(), "it was not unmounted");
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| {
-        device
-            .state
-            .readmission
-            .was_unmounted
-            .load(Ordering::Acquire)
-    });
+    wait_until(|| was_unmounted(&device));
     // One that fails the check stays out.
     std::fs::create_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::write(&mark, "").unwrap();
-    wait_until(|| {
-        !device
-            .state
-            .readmission
-            .was_unmounted
-            .load(Ordering::Acquire)
-    });
+    wait_until(|| !was_unmounted(&device));
     assert!(device.is_poisoned());
     std::fs::remove_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| {
-        device
-            .state
-            .readmission
-            .was_unmounted
-            .load(Ordering::Acquire)
-    });
+    wait_until(|| was_unmounted(&device));
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     block(device.write(|_| Ok(()))).unwrap();
@@ -149,13 +140,7 @@ fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted()
     disk.poison("x", &std::io::Error::other("test"));
     drop(disk);
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| {
-        device
-            .state
-            .readmission
-            .was_unmounted
-            .load(Ordering::Acquire)
-    });
+    wait_until(|| was_unmounted(&device));
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     sync_counted(&device.disk().unwrap());
