@@ -2,6 +2,8 @@
 //!
 //! The committer writes a batch only when the one before it is durable. So the last batch alone may
 //! be torn by a power cut; a damaged one with a sound one behind it was acknowledged, and has rotted.
+//! Where blocks cannot be read and nothing sound is seen behind them, nobody knows which it is: that is an
+//! error.
 
 use std::io;
 use std::sync::Arc;
@@ -88,6 +90,7 @@ impl Scanner {
         if self.at + BLOCK as u64 > self.end {
             return Ok(None);
         }
+        let unreadable = self.volume.unreadable_blocks();
         let block = self.volume.read_past_damage(self.at, BLOCK)?;
         if let Some(header) = self.header_in(&block, self.at) {
             let len = header.len.into();
@@ -97,7 +100,7 @@ impl Scanner {
         let (at, following) = match found {
             Some(found) => found,
             None if self.is_end_known => (self.end, self.header_at_end()),
-            None => return Ok(None),
+            None => return self.end_if_readable(unreadable).map(|()| None),
         };
         // Its header rotted. The numbers that are missing are those of its records.
         let len = at - self.at;
@@ -153,6 +156,18 @@ impl Scanner {
         Ok(None)
     }
 
+    /// Whether the volume may be taken to end here: all blocks could be read since there were this many
+    /// that could not. An acknowledged batch that cannot be read looks like a torn one.
+    fn end_if_readable(&self, unreadable: u64) -> io::Result<()> {
+        match self.volume.unreadable_blocks() == unreadable {
+            true => Ok(()),
+            false => Err(io::Error::other(format!(
+                "volume {} cannot be read at {}, where its last batch may be",
+                self.volume.slot, self.at
+            ))),
+        }
+    }
+
     /// The next batch. One that is torn is not given: the volume ends there.
     pub(crate) fn next(&mut self) -> io::Result<Option<Scanned>> {
         if self.peek()?.is_none() {
@@ -161,6 +176,7 @@ impl Scanner {
         let Some(Next { header, len }) = self.next.take() else {
             return Ok(None);
         };
+        let unreadable = self.volume.unreadable_blocks();
         let bytes = self.volume.read_past_damage(self.at, len as usize)?;
         let found = records(&bytes, &header, self.at);
         let sound = found.iter().filter(|f| matches!(f, Found::Record { .. }));
@@ -169,7 +185,7 @@ impl Scanner {
             let behind = self.at + len;
             let is_rot = behind < self.end && self.look_ahead(behind)?.is_some();
             if !is_rot {
-                return Ok(None);
+                return self.end_if_readable(unreadable).map(|()| None);
             }
         }
         let scanned = Scanned {

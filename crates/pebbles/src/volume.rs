@@ -145,6 +145,11 @@ impl Volume {
 }
 
 impl Volume {
+    /// Number of blocks so far that the disk did not give, each as often as it was asked for.
+    pub(crate) fn unreadable_blocks(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
     /// As `read`, with zeros for blocks that the disk does not give: what was in them is damaged. An
     /// error where these are many, for then it is the disk that has failed.
     pub(crate) fn read_past_damage(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {

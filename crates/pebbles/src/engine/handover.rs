@@ -90,7 +90,8 @@ impl PebblesEngine {
         let expected = Expected::Entries(entries);
         let change = removal(object.at, object.hash, kind, None, expected, reason);
         let ended = opened.run(change);
-        if !matches!(ended, Ok(Outcome::Written)) {
+        // After an error it may be on disk all the same.
+        if matches!(ended, Ok(Outcome::Obsolete)) {
             store.drop_aside(&kept);
         }
         Ok(ended? == Outcome::Written)

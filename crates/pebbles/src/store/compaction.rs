@@ -82,7 +82,7 @@ impl Compaction {
     pub fn step(&mut self) -> Result<bool, PebblesError> {
         let read = |source| PebblesError::of_io("compact", source);
         let (mut changes, mut moved, mut seen) = (Vec::new(), 0, 0);
-        let mut is_end = false;
+        let (mut is_end, mut has_moved) = (false, false);
         while moved < self.store.batch_soft_max() && seen < STEP_BYTES {
             let Some(scanned) = self.scanner.next().map_err(read)? else {
                 is_end = true;
@@ -96,17 +96,24 @@ impl Compaction {
                     // Entries that point there are left over at the end.
                     Found::Lost { .. } => None,
                 };
-                moved += change.as_ref().map_or(0, |_| header_len(found));
+                moved += change.as_ref().map_or(0, |change| moved_len(found, change));
                 changes.extend(change);
+                // Small removals can bring whole objects along, many in a batch.
+                if moved >= self.store.batch_soft_max() {
+                    self.commit(std::mem::take(&mut changes))?;
+                    (moved, has_moved) = (0, true);
+                }
             }
         }
-        if is_end && changes.is_empty() {
+        if is_end && changes.is_empty() && !has_moved {
             return self.finish().map(|()| true);
         }
-        for ended in self.store.commit(Class::Kept, changes) {
-            ended?;
-        }
-        Ok(false)
+        self.commit(changes).map(|()| false)
+    }
+
+    fn commit(&self, changes: Vec<Change>) -> Result<(), PebblesError> {
+        let mut ended = self.store.commit(Class::Kept, changes).into_iter();
+        ended.try_for_each(|ended| ended.map(drop))
     }
 
     fn place(&self, at: u64, header: &RecordHeader) -> Place {
@@ -345,11 +352,20 @@ impl Compaction {
 }
 
 /// Bytes of a record that was found.
-fn header_len(found: &Found) -> usize {
-    match found {
+/// Number of bytes that the move of a record writes, or holds until then.
+fn moved_len(found: &Found, change: &Change) -> usize {
+    let own = match found {
         Found::Record { header, .. } | Found::Damaged { header, .. } => header.record_len(),
         Found::Lost { .. } => 0,
-    }
+    };
+    let behind = match change {
+        Change::MoveRemoval { behind, .. } => &behind[..],
+        _ => &[],
+    };
+    own + behind
+        .iter()
+        .map(|(place, _)| place.len as usize)
+        .sum::<usize>()
 }
 
 fn record_of(header: &RecordHeader, (name, metadata, body): (Bytes, Bytes, Bytes)) -> NewRecord {

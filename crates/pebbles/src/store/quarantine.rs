@@ -45,7 +45,10 @@ impl Store {
             Ok(Outcome::Written) => {
                 tracing::warn!(partition, hash = hash.hex(), reason, "quarantined a record");
             }
-            _ => self.drop_aside(&kept),
+            Ok(Outcome::Obsolete) => self.drop_aside(&kept),
+            Err(error) if error.is_refusal() => self.drop_aside(&kept),
+            // It may be on disk all the same, and is then found by the next opening.
+            Err(_) => {}
         }
         outcome
     }

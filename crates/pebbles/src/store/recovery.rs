@@ -285,7 +285,7 @@ impl Replay<'_> {
 fn end_torn(volume: &Volume) -> std::io::Result<()> {
     let tail = volume.used();
     let len = (volume.size - tail).min(BATCH_MAX as u64) as usize;
-    let bytes = volume.read_past_damage(tail, len)?;
+    let bytes = volume.read(tail, len)?;
     let remains = |at: &usize| {
         let binding = Binding {
             epoch: volume.epoch,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use cairn_pebbles::format::{BatchHeader, Found, records};
+use cairn_pebbles::format::{BatchHeader, Found, VolumeHeader, records};
 use cairn_pebbles::medium::{Medium, MediumFile, Space};
 use cairn_types::{ObjectHash, SplitMix};
 use parking_lot::Mutex;
@@ -46,6 +46,8 @@ struct Inner {
     renamed: Vec<Vec<(String, Option<usize>)>>,
     files: Vec<File>,
     extents: Vec<Extent>,
+    /// The epoch in each file's head as it was last written; `None`: no head of a volume.
+    epochs: BTreeMap<usize, Option<u64>>,
     countdown: Option<u64>,
     is_off: bool,
     fault: Option<Fault>,
@@ -127,10 +129,13 @@ impl Inner {
 
     fn note(&mut self, file: usize, offset: u64, bytes: &[u8]) {
         let end = offset + bytes.len() as u64;
-        // A new volume header: nothing of the old use counts.
-        self.extents.retain(|e| {
-            e.file != file || (offset > 0 && !(e.offset < end && offset < e.offset + e.len))
-        });
+        // A new use of the file, of which nothing before counts. A head written anew from its copy has
+        // the epoch that it had.
+        let head = (offset == 0).then(|| VolumeHeader::parse(bytes, 0).ok());
+        let head = head.map(|head| head.map(|head| head.epoch));
+        let is_new = head.is_some_and(|epoch| self.epochs.insert(file, epoch) != Some(epoch));
+        self.extents
+            .retain(|e| e.file != file || !(is_new || e.offset < end && offset < e.offset + e.len));
         self.extents.extend((offset > 0).then(|| Extent {
             file,
             offset,
@@ -161,6 +166,7 @@ impl SimDisk {
             renamed: Vec::new(),
             files: Vec::new(),
             extents: Vec::new(),
+            epochs: BTreeMap::new(),
             countdown: None,
             is_off: false,
             fault: None,

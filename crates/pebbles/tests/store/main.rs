@@ -489,6 +489,52 @@ fn a_sector_that_cannot_be_read_is_damage() {
     assert!(entry(&store, 2).is_none());
 }
 
+/// A last batch that the disk does not give looks like a torn one, which an opening would overwrite.
+#[test]
+fn a_last_batch_that_cannot_be_read_is_not_taken_for_a_torn_one() {
+    for behind_header in [0, BLOCK] {
+        let setup = Setup::new();
+        let store = setup.open();
+        for number in 0..5 {
+            put(&store, number, 10, 9000);
+        }
+        let (name, at) = setup.volume_of(&store, 4);
+        drop(store);
+        let from = (at / BLOCK * BLOCK + behind_header) as u64;
+        setup.faults.lock().push(Fault::Read {
+            name,
+            from,
+            to: from + 512,
+            errno: EIO,
+        });
+        let opened = setup.try_open();
+        assert!(opened.is_err(), "{:?}", opened.map(|(_, report)| report));
+        // The disk gives it the next time.
+        setup.faults.lock().clear();
+        let store = setup.open();
+        for number in 0..5 {
+            assert!(has(&store, number, 10, 9000), "{number}");
+        }
+    }
+}
+
+/// The quarantine's own write may be on disk although it failed.
+#[test]
+fn bytes_are_kept_where_nobody_knows_whether_they_were_quarantined() {
+    let setup = Setup::new();
+    let store = setup.open();
+    put(&store, 1, 10, 3000);
+    let place = entry(&store, 1).unwrap().place;
+    setup.faults.lock().push(Fault::Write {
+        prefix: "volume".into(),
+        errno: EIO,
+    });
+    store
+        .quarantine(PARTITION, hash(1), place, "test")
+        .unwrap_err();
+    assert_eq!(setup.files("quarantined").len(), 1);
+}
+
 /// Unreadable records are not moved by compaction, and all others are.
 #[test]
 fn compaction_goes_past_a_sector_that_cannot_be_read() {
