@@ -41,9 +41,9 @@ pub(crate) struct Watch<'a> {
 impl Watch<'_> {
     /// Runs `work`; false if it made no progress for too long and was dropped.
     pub(crate) async fn over(&self, work: impl Future<Output = ()>, report: impl Fn()) -> bool {
-        let run_every = self.report_every.max(Duration::from_secs(1));
+        let interval = self.report_every.max(Duration::from_secs(1));
         let lockup = self.lockup.max(Duration::from_secs(1));
-        let mut ticks = interval_at(Instant::now() + run_every, run_every);
+        let mut ticks = interval_at(Instant::now() + interval, interval);
         let mut work = std::pin::pin!(work);
         let (mut progress_count, mut silent_since) = (0, Instant::now());
         loop {

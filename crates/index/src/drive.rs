@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::{IndexError, Result};
 
-/// Maximum bytes of a transaction: many rows, and a checkpoint of the log.
-const ROOM_BYTES: u64 = 4 << 20;
+/// Free bytes below which a device counts as almost full: many rows and a checkpoint of the log fit.
+const ROOM_MIN_BYTES: u64 = 4 << 20;
 
 /// Conditions under which a device is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -69,12 +69,12 @@ pub(crate) fn ensure_room(device: &Path, make_room: impl Fn(&Path)) {
     }
 }
 
-/// Whether the file system has less than [`ROOM_BYTES`] or no inodes free.
+/// Whether the file system has less than [`ROOM_MIN_BYTES`] or no inodes free.
 pub(crate) fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|stat| {
         let free = stat.f_frsize.saturating_mul(stat.f_bavail);
         // Only file systems with preallocated inodes report a number of them.
-        free < ROOM_BYTES || (stat.f_files > 0 && stat.f_favail == 0)
+        free < ROOM_MIN_BYTES || (stat.f_files > 0 && stat.f_favail == 0)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Pass};
 use crate::disk::Image;
 use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults};
 
-/// Passes while faults are injected, weighted towards those that remove others' copies.
+/// Passes while faults are injected, weighted towards those that remove data which other nodes have.
 const PASSES: [Pass; 12] = [
     Pass::ObjectReplicator,
     Pass::ObjectReplicator,

@@ -26,7 +26,7 @@ pub(crate) const CONTAINER_MARK: &str = "x-container-meta-mark";
 const OBJECTS: u64 = 4;
 /// Additional objects of each container, some of which expire.
 const EXPIRING: u64 = 2;
-/// Maximum seconds to expiry, of most objects and of others.
+/// Seconds within which objects expire, in ordinary runs and in expiring ones.
 const SOON_SECS: u64 = 30;
 const VERY_SOON_SECS: u64 = 8;
 /// Concurrent clients that put one new object, or read and replace one that rots.
@@ -137,7 +137,7 @@ fn hex(bytes: &[u8]) -> String {
     cairn_types::hex::encode(Md5::digest(bytes))
 }
 
-/// Runs operations, each started before the previous one has ended.
+/// Runs operations, each started without waiting for the previous one's end.
 pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
     let dice = &cluster.shared.load_dice;
     let mut under_way = tokio::task::JoinSet::new();

@@ -216,7 +216,8 @@ fn may_be_expired(writes: &[Write], index: usize, now: Timestamp, is_replaced: b
     })
 }
 
-/// Maximum difference of clocks, in ticks.
+/// Ticks before an expiry by which a write must have been acknowledged to contradict it; clocks differ by
+/// less where objects expire.
 const CLOCK_SKEW_MAX_TICKS: u64 = 3 * 100_000;
 
 /// Whether the listing must equal the object's state: only if nothing is uncertain.

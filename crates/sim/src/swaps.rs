@@ -28,7 +28,7 @@ const OBJECTS: [&str; 2] = ["k0", "k1"];
 const CLIENTS: u64 = 5;
 /// Time after which clients start nothing: doubt is remembered for a minute.
 const WORK_DURATION: Duration = Duration::from_secs(35);
-/// Size in bytes above which bodies are streamed to the servers.
+/// Size of large contents: clients send them in chunks, and the proxy streams them.
 const LARGE_BYTES: usize = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

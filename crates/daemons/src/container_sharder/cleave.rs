@@ -260,7 +260,8 @@ impl ContainerSharder {
         })
     }
 
-    /// Copies missing rows to the shard. False if there were none.
+    /// Copies missing rows to the shard. False if it lacked some and the range has none behind the sync
+    /// point.
     async fn copy(
         &self,
         visited: &Visited,

@@ -15,7 +15,7 @@ use crate::ssync::{FragmentOrder, Order};
 
 /// Objects that all target servers of a job have.
 #[derive(Default)]
-struct HandoverResult {
+struct CommonObjects {
     servers: usize,
     objects: HashMap<ObjectHash, Offer>,
     is_limited: bool,
@@ -53,10 +53,10 @@ impl Pass {
         }
     }
 
-    async fn hand_over(&self, job: &Job) -> HandoverResult {
+    async fn hand_over(&self, job: &Job) -> CommonObjects {
         let part = &job.part;
         let on_progress = || self.note_progress();
-        let mut handed = HandoverResult::default();
+        let mut handed = CommonObjects::default();
         for node in &job.nodes {
             let order = Order {
                 device: &part.device,
@@ -96,7 +96,7 @@ impl Pass {
         handed
     }
 
-    async fn purge(&self, job: &Job, handed: &HandoverResult) -> Result<(), DiskError> {
+    async fn purge(&self, job: &Job, handed: &CommonObjects) -> Result<(), DiskError> {
         let part = &job.part;
         let reverted: Vec<Reverted> = handed
             .objects

@@ -113,11 +113,11 @@ fn index_error(error: &IndexError) -> Response {
 
 /// Rate limit of log lines about devices that are unmounted or fail: every request to one is
 /// refused, and one line a minute suffices.
-static DOWN: LogLimit = LogLimit(Mutex::new(BTreeMap::new()));
+static DOWN: DownDevices = DownDevices(Mutex::new(BTreeMap::new()));
 
-struct LogLimit(Mutex<BTreeMap<PathBuf, Instant>>);
+struct DownDevices(Mutex<BTreeMap<PathBuf, Instant>>);
 
-impl LogLimit {
+impl DownDevices {
     /// Whether to log an error; always, unless a device is down.
     fn should_log(&self, error: &IndexError, now: Instant) -> bool {
         match error {
@@ -128,14 +128,17 @@ impl LogLimit {
     }
 
     fn is_due(&self, device: &Path, now: Instant) -> bool {
-        let mut told = self.0.lock();
-        if told.get(device).is_some_and(|at| now < *at + LOG_INTERVAL) {
+        let mut logged = self.0.lock();
+        if logged
+            .get(device)
+            .is_some_and(|at| now < *at + LOG_INTERVAL)
+        {
             return false;
         }
-        if told.len() >= DEVICES_MAX {
-            told.clear();
+        if logged.len() >= DEVICES_MAX {
+            logged.clear();
         }
-        told.insert(device.to_owned(), now);
+        logged.insert(device.to_owned(), now);
         true
     }
 }
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_missing_device_is_told_once_a_minute() {
-        let told = LogLimit(Mutex::default());
+        let told = DownDevices(Mutex::default());
         let missing = |name: &str| IndexError::NotMounted { path: name.into() };
         let start = Instant::now();
         assert!(told.should_log(&missing("sda"), start));

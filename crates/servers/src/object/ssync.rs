@@ -178,7 +178,7 @@ impl Receiver {
     async fn receive(&self, input: &mut Input) -> Result<(), SessionError> {
         // Starts the response, for which the sender waits.
         self.send_line("").await?;
-        let _turn = self.acquire_permit().await?;
+        let _permit = self.acquire_permit().await?;
         let _locks = self.lock().await?;
         self.missing_check(input).await?;
         self.updates(input).await
@@ -187,12 +187,12 @@ impl Receiver {
     /// Acquires a permit among all sessions of the server. Senders queue: a refused one would
     /// return only with its next pass, and many come at once when a host or a region is back.
     async fn acquire_permit(&self) -> Result<Option<SemaphorePermit<'_>>, SessionError> {
-        let Some(turns) = &self.inner.replication_permits else {
+        let Some(permits) = &self.inner.replication_permits else {
             return Ok(None);
         };
         let after = self.inner.config.replication_lock_timeout;
-        match tokio::time::timeout(after, turns.acquire()).await {
-            Ok(Ok(acquire_permit)) => Ok(Some(acquire_permit)),
+        match tokio::time::timeout(after, permits.acquire()).await {
+            Ok(Ok(permit)) => Ok(Some(permit)),
             _ => Err(SessionError::Busy),
         }
     }
@@ -220,8 +220,8 @@ impl Receiver {
                 _device: None,
             });
         }
-        let turns = self.device_permits(limit).acquire_owned();
-        let Ok(Ok(acquire_permit)) = timeout_at(deadline, turns).await else {
+        let permit = self.device_permits(limit).acquire_owned();
+        let Ok(Ok(permit)) = timeout_at(deadline, permit).await else {
             let what = "the device";
             return Err(SessionError::Locked { after, what });
         };
@@ -230,7 +230,7 @@ impl Receiver {
             if let Some(device) = lock.await? {
                 return Ok(Locks {
                     _partition: partition,
-                    _device: Some((device, acquire_permit)),
+                    _device: Some((device, permit)),
                 });
             }
             wait(deadline, after, "the device").await?;
@@ -242,8 +242,8 @@ impl Receiver {
     }
 
     fn device_permits(&self, limit: usize) -> Arc<Semaphore> {
-        let mut turns = self.inner.device_permits.lock();
-        let of_device = turns.entry(self.device.name().to_owned());
+        let mut permits = self.inner.device_permits.lock();
+        let of_device = permits.entry(self.device.name().to_owned());
         of_device
             .or_insert_with(|| Arc::new(Semaphore::new(limit)))
             .clone()
