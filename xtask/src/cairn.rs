@@ -2,7 +2,7 @@
 //! servers, in one process or one per role. Uses confs and device folders on disk, and no other
 //! internals.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -278,19 +278,39 @@ impl Cairn {
         Ok(())
     }
 
+    /// Waits for the sockets of all servers, then for the proxy's answer: a proxy in a process of its own
+    /// may answer before the servers behind it listen, and would count them as failed.
     fn wait_until_ready(&mut self) -> Result<()> {
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip([127, 0, 0, 1].into());
-        }
+        let listening = self.listening()?;
+        let address = reachable(self.address);
         let processes = &mut self.processes;
-        wait_for("GET /healthcheck", 60, || {
+        wait_for("the servers' sockets and GET /healthcheck", 60, || {
             if let Some(words) = processes.iter_mut().find_map(Process::ended) {
                 bail!("{words}");
+            }
+            if !listening.iter().all(|at| TcpStream::connect(at).is_ok()) {
+                return Ok(false);
             }
             let answer = Connection::to(address).call("GET", "/healthcheck", &[], b"");
             Ok(answer.is_ok_and(|a| a.status == 200))
         })
+    }
+
+    /// The addresses on which the servers of the confs will listen.
+    fn listening(&self) -> Result<Vec<SocketAddr>> {
+        let mut addresses = Vec::new();
+        for conf in self.confs.iter().filter(|conf| role_of(conf).is_some()) {
+            let text = std::fs::read_to_string(conf)?;
+            let Some(port) = option_of(&text, "DEFAULT", "bind_port") else {
+                continue;
+            };
+            let ip = option_of(&text, "DEFAULT", "bind_ip").unwrap_or("0.0.0.0");
+            let address = format!("{ip}:{port}").parse();
+            addresses.push(reachable(address.with_context(|| {
+                format!("bind_ip {ip} and bind_port {port} in {}", conf.display())
+            })?));
+        }
+        Ok(addresses)
     }
 
     /// Sends SIGKILL to every process of the store.
@@ -351,6 +371,14 @@ impl Cairn {
     }
 }
 
+/// Where this host reaches a socket bound to `address`.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip([127, 0, 0, 1].into());
+    }
+    address
+}
+
 /// The role of a conf: `…/object-server/1.conf`, `object-server.conf`.
 fn role_of(conf: &Path) -> Option<&'static str> {
     let folder = conf
@@ -375,6 +403,18 @@ fn find_confs(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An option of a conf's section.
+fn option_of<'a>(text: &'a str, section: &str, option: &str) -> Option<&'a str> {
+    let header = format!("[{section}]");
+    let mut lines = text.lines().map(str::trim);
+    lines.find(|line| *line == header)?;
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once('='))
+        .find(|(name, _)| name.trim() == option)
+        .map(|(_, value)| value.trim())
 }
 
 /// The conf with one option of a section set; unchanged if the section is missing.
@@ -417,6 +457,15 @@ mod tests {
             "[a]\nx = 1\ny = 2\n[b]\nz = 9\nx = 3\n"
         );
         assert_eq!(with_option(text, "c", "z", "9"), text);
+    }
+
+    #[test]
+    fn finds_an_option() {
+        let text = "[a]\nx = 1\n# y = 2\n[b]\nx=3\n";
+        assert_eq!(option_of(text, "a", "x"), Some("1"));
+        assert_eq!(option_of(text, "b", "x"), Some("3"));
+        assert_eq!(option_of(text, "a", "y"), None);
+        assert_eq!(option_of(text, "c", "x"), None);
     }
 
     #[test]
