@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_types::blocks::SIZE;
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue, RETRY_AFTER};
 use hyper::server::conn::http1;
@@ -29,7 +30,7 @@ use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 use crate::slots::Slot;
-use crate::tls::{ReadAhead, ServerTls};
+use crate::tls::{ReadAhead, ServerTls, Slices};
 
 /// Time for the first request of a client that connected just before a shutdown.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,6 +44,10 @@ const UNREAD_MAX_BYTES: u64 = 1 << 20;
 
 /// Time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum bytes of encrypted records that wait for the socket: a whole block of a body is encrypted at
+/// once, given back, and written by one system call.
+const RECORDS_MAX_BYTES: usize = SIZE + (4 << 10);
 
 /// Path that is answered on connections without a slot, too.
 const HEALTH_CHECK_PATH: &str = "/healthcheck";
@@ -163,7 +168,7 @@ async fn handshake(
     tls: &ServerTls,
     peer: Peer,
     progress: &Arc<Progress>,
-) -> Option<TlsStream<ReadAhead<Watched<TcpStream>>>> {
+) -> Option<Slices<TlsStream<ReadAhead<Watched<TcpStream>>>>> {
     let mut first = [0];
     if !matches!(stream.peek(&mut first).await, Ok(1)) {
         return None;
@@ -176,8 +181,11 @@ async fn handshake(
         return None;
     }
     let socket = ReadAhead::new(Watched::new(stream, progress.clone()));
-    match tls.acceptor().accept(socket).await {
-        Ok(socket) => Some(socket),
+    let accept = tls.acceptor().accept_with(socket, |session| {
+        session.set_buffer_limit(Some(RECORDS_MAX_BYTES));
+    });
+    match accept.await {
+        Ok(socket) => Some(Slices::new(socket)),
         Err(error) => {
             debug!(peer = %peer.client(), %error, "TLS handshake failed");
             None

@@ -4,6 +4,7 @@
 mod client;
 mod read_ahead;
 mod server;
+mod slices;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use thiserror::Error;
 pub use client::{ClientTls, Trust};
 pub use read_ahead::ReadAhead;
 pub use server::{ServerTls, TlsFiles};
+pub use slices::Slices;
 
 /// Reasons why certificates or keys cannot be used.
 #[derive(Debug, Error)]

@@ -13,12 +13,12 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use crate::tls::{ClientTls, ReadAhead};
+use crate::tls::{ClientTls, ReadAhead, Slices};
 
 /// A connection to a server.
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<ReadAhead<TcpStream>>>),
+    Tls(Box<Slices<TlsStream<ReadAhead<TcpStream>>>>),
 }
 
 impl Stream {
@@ -26,7 +26,7 @@ impl Stream {
     pub fn is_stale(&self) -> bool {
         let socket = match self {
             Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => match stream.get_ref().0 {
+            Stream::Tls(stream) => match stream.get_ref().get_ref().0 {
                 socket if socket.has_bytes() => return true,
                 socket => socket.get_ref(),
             },

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{ReadAhead, TlsError, authorities, certified_key, provider};
+use super::{ReadAhead, Slices, TlsError, authorities, certified_key, provider};
 
 /// Certificate authorities that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,14 +79,15 @@ impl ClientTls {
         &self,
         host: &str,
         socket: S,
-    ) -> std::io::Result<TlsStream<ReadAhead<S>>> {
+    ) -> std::io::Result<Slices<TlsStream<ReadAhead<S>>>> {
         let name = match &self.name {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
                 .map_err(std::io::Error::other)?,
         };
         let connector = TlsConnector::from(self.config.clone());
-        connector.connect(name, ReadAhead::new(socket)).await
+        let stream = connector.connect(name, ReadAhead::new(socket)).await?;
+        Ok(Slices::new(stream))
     }
 }
 

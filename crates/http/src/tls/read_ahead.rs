@@ -10,6 +10,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
+use super::slices::SLICE_BYTES;
+
 /// Size of four TLS records.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -70,7 +72,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
         }
         let rest = &this.ahead[this.next..];
         let count = rest.len().min(buf.remaining());
-        buf.put_slice(&rest[..count]);
+        for slice in rest[..count].chunks(SLICE_BYTES) {
+            buf.put_slice(slice);
+        }
         this.next += count;
         Poll::Ready(Ok(()))
     }
