@@ -371,7 +371,7 @@ impl Cairn {
     }
 }
 
-/// Where this host reaches a socket bound to `address`.
+/// The address by which this host reaches a socket bound to `address`.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip([127, 0, 0, 1].into());
