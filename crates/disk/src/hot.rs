@@ -14,8 +14,8 @@
 //! have the identities that end its notes. But notes would be lost that are kept now.
 //!
 //! * **A bound in entries is none in bytes.** The checksums have room for 128 Ki files of a device.
-//!   As many entries with metadata take up to half a gigabyte for each device, by uploads that any
-//!   client can make; as many entries as metadata has room for (16 Ki, for all devices) leave seven of
+//!   As many entries with metadata take up to half a gigabyte for each device, by uploads and
+//!   reads that any client can make; as many entries as metadata has room for (16 Ki, for all devices) leave seven of
 //!   eight checksums out, and each of those costs an MD5.
 //! * **A bound in bytes lets one note drive out a hundred.** When what is hot exceeds it, each
 //!   metadata that is noted drops the checksums and last uses of dozens of others, and these are worth
@@ -26,8 +26,8 @@
 //!   pass over the object finds none.
 //! * **Files of one name are several at once**: fragments with their indexes, and one hash in two
 //!   policies. Checksums by name would replace each other.
-//! * **Uploads note a last use and a checksum each**, which would drive out what is read again within
-//!   five minutes: now starts of large reads compete with each other alone.
+//! * **Every upload notes a checksum**, which would drive out what is read again within five minutes:
+//!   now starts of large reads compete with each other alone.
 //!
 //! Only the last use concerns engines in which many objects share a file, and its key is the name
 //! already. Their content has no [`FileIdentity`] (`StoredContent::in_file`), so that a file's notes
