@@ -32,19 +32,18 @@ use cairn_types::ObjectHash;
 use futures_channel::oneshot;
 
 use crate::error::{DeviceError, DiskError};
+use crate::hot::{FileIdentity, Recent, Verified};
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
-use crate::recent::{FileIdentity, Recent};
 use crate::room::{self, DeviceRoom, Room};
 use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
-use crate::verified::Verified;
 use caretaker::Readmission;
 pub use config::{DevicesConfig, FallocateReserve};
 use root::{OpenRoot, Root};
 use touched::InlineReadGate;
 
-/// Capacity of the cache of verified checksums per device: one megabyte.
+/// Capacity of the cache of verified checksums per device: two megabytes.
 const VERIFIED_ENTRIES: usize = 128 << 10;
 /// Maximum durable operations per batch: enough to amortise a sync, few enough that the first does
 /// not wait long.

@@ -23,7 +23,7 @@ use crate::engine::{
     Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, Seen, Suspect,
 };
 use crate::error::{DiskError, LIST};
-use crate::known::KnownObjects;
+use crate::hot::KnownObjects;
 use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir,
 };

@@ -35,7 +35,7 @@ const READ_AHEAD_BYTES: u64 = 2 << 20;
 const READ_AGAIN_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Streams a range of an object. Whole content is verified by its ETag, or by the CRC-32 of an
-/// earlier verification (`verified.rs`): on a mismatch the last chunk is withheld and an error
+/// earlier verification (`hot/verified.rs`): on a mismatch the last chunk is withheld and an error
 /// takes its place (unless the content is [`StoredContent::given_unsound`]); a mismatch of the ETag
 /// also quarantines it.
 pub struct ObjectReader {

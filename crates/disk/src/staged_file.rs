@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
 use crate::file_content::FileContent;
+use crate::hot::FileIdentity;
 use crate::made_dirs::Making;
-use crate::recent::FileIdentity;
 use crate::steps::Step;
 
 /// Minimum size in bytes of uploads whose space is preallocated; smaller ones gain nothing.

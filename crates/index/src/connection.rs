@@ -41,36 +41,58 @@ const STATEMENTS_MAX: usize = 48;
 const EXCLUSIVE_VFS: &str = "unix-excl";
 const SHARED_VFS: &str = "unix";
 
-/// Opens the write connection of a database synced through `held`; a log left by an earlier process
-/// is merged first.
-pub(crate) fn open_held(path: &Path, config: &IndexConfig, held: &Held) -> Result<Connection> {
-    merge_left_log(path, config, held)?;
-    let conn = open_writer(path, config)?;
-    if config.exclusive {
-        held.hold_wal()?;
-    }
+/// Opens the write connection of a shared database.
+pub(crate) fn open_shared(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    read_log_from_disk(path, config)?;
+    let conn = open_with(path, SHARED_VFS, config.lock_timeout)?;
+    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
+    set_synced_commits(&conn, config)?;
     Ok(conn)
 }
 
-/// Opens the write connection of a database. Must be closed by [`close`], or its log stays on disk.
-pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connection> {
-    read_log_from_disk(path, config)?;
-    let mut conn = open_existing(path, config)?;
-    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
-    if config.exclusive {
-        set_log_stays(&conn, true)?;
-        set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
-        conn.wal_hook(Some(merge_grown_log))?;
-        // SQLite opens its log with the first read.
-        conn.query_row("SELECT COUNT(*) FROM sqlite_master", [], |_| Ok(()))?;
-        // Commits are synced by their committer (`db.rs`) together with others. NORMAL adds the
-        // syncs that a checkpoint needs.
-        conn.pragma_update(None, "synchronous", "NORMAL")?;
-    } else {
-        set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
-        set_synced_commits(&conn, config)?;
-    }
+/// Opens the write connection of an exclusive database synced through `held`; a log left by an
+/// earlier process is merged first.
+pub(crate) fn open_exclusive_held(
+    path: &Path,
+    config: &IndexConfig,
+    held: &Held,
+) -> Result<Connection> {
+    merge_left_log(path, config, held)?;
+    let conn = open_exclusive(path, config)?;
+    held.hold_wal()?;
     Ok(conn)
+}
+
+fn open_exclusive(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    read_log_from_disk(path, config)?;
+    let mut conn = open_with(path, EXCLUSIVE_VFS, config.lock_timeout)?;
+    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    set_log_stays(&conn, true)?;
+    set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
+    conn.wal_hook(Some(merge_grown_log))?;
+    // SQLite opens its log with the first read.
+    conn.query_row("SELECT COUNT(*) FROM sqlite_master", [], |_| Ok(()))?;
+    // Commits are synced by their committer (`db/commit.rs`) together with others. NORMAL adds the
+    // syncs that a checkpoint needs.
+    conn.pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(conn)
+}
+
+/// Opens a write connection to a file beside an open database. Must be closed by [`close`], or its
+/// log stays on disk.
+pub(crate) fn open_beside(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    match config.exclusive {
+        true => open_exclusive(path, config),
+        false => open_shared(path, config),
+    }
+}
+
+/// Stores WAL mode in a new file. The mode is part of a file: this is the one that an exclusive
+/// database is opened with later.
+pub(crate) fn set_stored_wal_mode(conn: &Connection) -> Result<()> {
+    conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+    Ok(())
 }
 
 /// Closes the write connection, and checkpoints the log if `is_sound`: no sync has failed. After a
@@ -109,8 +131,8 @@ pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool>
 fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> {
     let log = wal_path(path);
     let left = match fs::metadata(&log) {
-        Ok(meta) if config.exclusive => meta.len(),
-        _ => return Ok(()),
+        Ok(meta) => meta.len(),
+        Err(_) => return Ok(()),
     };
     if left == 0 {
         return remove(&log);
@@ -119,7 +141,7 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
     // Closing this descriptor would drop SQLite's locks on the file, so it outlives the connection.
     let file = fs::File::open(path).map_err(|error| IndexError::io(path, error))?;
     let file = held.synced(file);
-    let conn = open_existing(path, config)?;
+    let conn = open_with(path, EXCLUSIVE_VFS, config.lock_timeout)?;
     set_log_stays(&conn, true)?;
     set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
     match merge_whole_log(&conn).map_err(|error| IndexError::from(error).at(path)) {
@@ -206,7 +228,11 @@ fn set_synced_commits(conn: &Connection, config: &IndexConfig) -> Result<()> {
 }
 
 pub(crate) fn open_reader(path: &Path, config: &IndexConfig) -> Result<Connection> {
-    let conn = open_existing(path, config)?;
+    let vfs = match config.exclusive {
+        true => EXCLUSIVE_VFS,
+        false => SHARED_VFS,
+    };
+    let conn = open_with(path, vfs, config.lock_timeout)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     conn.pragma_update(None, "query_only", "ON")?;
     Ok(conn)
@@ -228,15 +254,6 @@ pub(crate) fn open_new(path: &Path) -> Result<(Connection, fs::File)> {
     conn.pragma_update(None, "journal_mode", "MEMORY")?;
     add_chexor(&conn)?;
     Ok((conn, file))
-}
-
-fn open_existing(path: &Path, config: &IndexConfig) -> Result<Connection> {
-    let vfs = if config.exclusive {
-        EXCLUSIVE_VFS
-    } else {
-        SHARED_VFS
-    };
-    open_with(path, vfs, config.lock_timeout)
 }
 
 fn open_with(path: &Path, vfs: &str, lock_timeout: Duration) -> Result<Connection> {

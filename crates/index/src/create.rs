@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cairn_device::{FileSystem, SyncSet};
 
 use crate::config::IndexConfig;
-use crate::db::{Db, Update, apply_alone, run};
+use crate::db::{Db, Update, Writer, apply_alone, run};
 use crate::migrate::Schema;
 use crate::schema::{self, NewDb};
 use crate::{IndexError, Result, connection, files};
@@ -40,7 +40,7 @@ impl Db {
                         what: path.display().to_string(),
                     });
                 }
-                name_file(config, &dir, folder, &file_system)?;
+                name_file(&self.writer, &dir, folder, &file_system)?;
                 outcome
             });
         if result.is_err() {
@@ -71,10 +71,7 @@ impl Db {
         run(&conn, "BEGIN IMMEDIATE")?;
         let outcome = apply_alone(&conn, broker, first)?;
         run(&conn, "COMMIT")?;
-        if config.exclusive {
-            // The journal mode is stored in the file: set to the mode it is opened with later.
-            conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        }
+        self.writer.set_stored_mode(&conn)?;
         conn.close().map_err(|(_, error)| IndexError::from(error))?;
         file.sync_all()
             .map_err(|error| IndexError::io(path, error))?;
@@ -84,18 +81,18 @@ impl Db {
 
 /// Renames a file and makes the name durable.
 fn name_file(
-    config: &IndexConfig,
+    writer: &Writer,
     dir: &Path,
     folder: File,
     file_system: &Arc<FileSystem>,
 ) -> Result<()> {
-    let synced = match config.exclusive {
-        true => {
+    let synced = match writer {
+        Writer::Exclusive(_) => {
             let mut set = SyncSet::on(file_system);
             set.add_directory(Arc::new(OwnedFd::from(folder)));
             file_system.sync(&set)
         }
-        false => folder.sync_all(),
+        Writer::Shared(_) => folder.sync_all(),
     };
     synced.map_err(|error| IndexError::io(dir, error))
 }

@@ -8,13 +8,13 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
+use crate::rank::{Rank, Ranked, Standing};
 use crate::{DbKey, IndexError, Result};
 
 /// Mode of files with keys, rows or names: for their owner, the user of all servers and daemons of
@@ -78,14 +78,12 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
 
 /// Serialises the creation of folders: a caller that finds a folder may assume that its name
 /// was synced.
-static MAKING_FOLDERS: Mutex<()> = Mutex::new(());
+static MAKING_FOLDERS: Ranked<()> = Ranked::new(Rank::NewFolders, ());
 
 /// Creates `dir` and its missing parents, and syncs the folders that hold them. `root` must exist:
 /// an unmounted device must not be filled.
 pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
-    let _alone = MAKING_FOLDERS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let _alone = MAKING_FOLDERS.lock();
     let mut missing = Vec::new();
     let mut at = dir;
     while at != root && !at.is_dir() {
@@ -152,10 +150,13 @@ pub(crate) fn make_private(path: &Path) {
 
 /// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, released on drop.
 pub(crate) struct FolderLock {
+    // Unlocked first.
     _file: File,
+    _standing: Standing,
 }
 
 pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
+    let standing = Standing::enter(Rank::Folder);
     let path = dir.join(".lock");
     let file = OpenOptions::new()
         .write(true)
@@ -168,7 +169,12 @@ pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
     let mut pause = Duration::from_millis(1);
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(FolderLock { _file: file }),
+            Ok(()) => {
+                return Ok(FolderLock {
+                    _file: file,
+                    _standing: standing,
+                });
+            }
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(IndexError::io(&path, error.into())),
         }

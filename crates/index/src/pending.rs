@@ -3,45 +3,66 @@
 //! Swift's container and account servers append to it; the next program that opens the database
 //! merges it and truncates it, under the folder's lock. So does this module: entries of Swift are
 //! merged when a database is opened and, for a shared one, before every read and write. Containers
-//! with many updates are logged by us too (`log.rs`); unlike Swift we sync the file before
-//! acknowledging. Invalid entries are logged and dropped, as in Swift.
+//! with many updates are logged by us too (`shared_log.rs`, `exclusive_log.rs`); unlike Swift we
+//! sync the file before acknowledging. Invalid entries are logged and dropped, as in Swift.
 
 mod entry;
+mod exclusive_log;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
-mod log;
+mod shared_log;
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-
-use cairn_device::{Committing, Gate};
+use std::time::{Duration, Instant};
 
 use crate::broker::Broker;
 use crate::container::batch;
 use crate::container::epoch_of;
-use crate::db::commit;
+use crate::db::Turns;
+use crate::db::commit::CommitLog;
 use crate::files::{self, is_missing};
-use crate::held::{Held, SyncWeight};
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
-pub(crate) use log::{Log, entries};
+pub(crate) use exclusive_log::ExclusiveLog;
+pub(crate) use shared_log::SharedLog;
 
 /// Maximum size of a pending file. Swift merges at 128 KiB; a far larger file is not its own.
 const PENDING_BYTES_MAX: u64 = 64 << 20;
 /// Timeout for another process that merges.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Merges pending entries of the database at `db_file`, and truncates the file. Called on the write
-/// connection, outside a transaction. `ours` has the bytes that this process wrote there, and their
-/// rows.
+/// The pending file of an open database as a log of rows.
+pub(crate) trait RowLog {
+    fn is_empty(&self) -> bool;
+    /// Time of the oldest entry.
+    fn since(&self) -> Option<Instant>;
+    /// Whether entries of this size fit. An entry too long for any log does not fit an empty one
+    /// either.
+    fn has_room(&self, bytes: usize) -> bool;
+    /// Adds the rows of the entries just written.
+    fn add_rows(&mut self, rows: Vec<ObjectRow>);
+    /// The log that a sync of its entries must cover.
+    fn to_sync(&self) -> CommitLog;
+}
+
+/// Log entries of these rows.
+pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> String {
+    let mut text = String::with_capacity(4096);
+    for row in rows {
+        entry::write_object_row(row, &mut text);
+    }
+    text
+}
+
+/// Merges pending entries of the shared database at `db_file`, and truncates the file. Called on
+/// the write connection, outside a transaction. `ours` has the bytes that this process wrote there,
+/// and their rows.
 pub(crate) fn merge_pending(
     broker: Broker<'_>,
     db_file: &Path,
-    held: &Held,
-    gate: &Arc<Gate>,
+    turns: &Turns,
     ours: Option<(&[u8], &[ObjectRow])>,
 ) -> Result<()> {
     let path = pending_path(db_file);
@@ -49,7 +70,7 @@ pub(crate) fn merge_pending(
         return Ok(());
     }
     let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), LOCK_TIMEOUT)?;
-    merge_file(broker, db_file, held, Some(gate), ours)?;
+    merge_file(broker, &path, Some(turns), ours)?;
     match OpenOptions::new().write(true).open(&path) {
         Err(error) if is_missing(&error) => Ok(()),
         file => file
@@ -60,14 +81,21 @@ pub(crate) fn merge_pending(
 
 /// As [`merge_pending`], while opening a database, and removes the file: after a failed write to
 /// its folder its name may exist in memory alone, where no later sync would write it. The next
-/// entry creates a new file.
-pub(crate) fn merge_left(broker: Broker<'_>, db_file: &Path, held: &Held) -> Result<()> {
+/// entry creates a new file. `sync` makes merged rows durable in the database, if the commit did
+/// not.
+pub(crate) fn merge_left(
+    broker: Broker<'_>,
+    db_file: &Path,
+    sync: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let path = pending_path(db_file);
     if !path.exists() {
         return Ok(());
     }
     let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), LOCK_TIMEOUT)?;
-    merge_file(broker, db_file, held, None, None)?;
+    if merge_file(broker, &path, None, None)? {
+        sync()?;
+    }
     if fs::metadata(&path).is_ok_and(|meta| meta.len() > PENDING_BYTES_MAX) {
         return Ok(());
     }
@@ -77,30 +105,23 @@ pub(crate) fn merge_left(broker: Broker<'_>, db_file: &Path, held: &Held) -> Res
     }
 }
 
-/// Merges the file's entries, which stay there. The caller has the folder's lock.
+/// Merges the entries of the pending file, which stay there. False if there are none. The caller
+/// has the folder's lock.
 fn merge_file(
     broker: Broker<'_>,
-    db_file: &Path,
-    held: &Held,
-    gate: Option<&Arc<Gate>>,
+    path: &Path,
+    turns: Option<&Turns>,
     ours: Option<(&[u8], &[ObjectRow])>,
-) -> Result<()> {
-    let path = pending_path(db_file);
-    if !has_content(&path)? {
-        return Ok(());
+) -> Result<bool> {
+    if !has_content(path)? {
+        return Ok(false);
     }
-    let text = fs::read(&path).map_err(|error| IndexError::io(&path, error))?;
-    in_transaction(broker, gate, || match ours {
+    let text = fs::read(path).map_err(|error| IndexError::io(path, error))?;
+    in_transaction(broker, turns, || match ours {
         Some((written, rows)) if written == text => merge_object_rows(broker, rows.to_vec()),
-        _ => merge_all(broker, &text, &path),
+        _ => merge_all(broker, &text, path),
     })?;
-    if broker.config.exclusive {
-        // Rows must be durable in the database before they are removed here.
-        let is_named = AtomicBool::new(false);
-        commit::sync_now(held, SyncWeight::ROWS, &is_named)
-            .map_err(|error| IndexError::io(db_file, error))?;
-    }
-    Ok(())
+    Ok(true)
 }
 
 /// Merges rows as [`merge_pending`] would.
@@ -110,15 +131,14 @@ pub(crate) fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()>
 
 fn in_transaction(
     broker: Broker<'_>,
-    gate: Option<&Arc<Gate>>,
+    turns: Option<&Turns>,
     merge: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     broker.conn.execute_batch("BEGIN IMMEDIATE")?;
-    let merged = merge().and_then(|()| {
-        let committing = gate.map(Gate::commit);
-        let committed = broker.conn.execute_batch("COMMIT");
-        committing.into_iter().for_each(Committing::end);
-        Ok(committed?)
+    let commit = || -> Result<()> { Ok(broker.conn.execute_batch("COMMIT")?) };
+    let merged = merge().and_then(|()| match turns {
+        Some(turns) => turns.commit(commit),
+        None => commit(),
     });
     if merged.is_err() && !broker.conn.is_autocommit() {
         broker.conn.execute_batch("ROLLBACK")?;
@@ -152,6 +172,20 @@ fn pending_path(db_file: &Path) -> PathBuf {
     };
     path.push(".pending");
     path.into()
+}
+
+/// Opens the pending file of a database; creates it if necessary.
+fn open_file(db_file: &Path) -> Result<(PathBuf, File)> {
+    let path = pending_path(db_file);
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(files::PRIVATE_FILE_MODE)
+        .open(&path);
+    let file = opened.map_err(|error| IndexError::io(&path, error))?;
+    Ok((path, file))
 }
 
 fn has_content(path: &Path) -> Result<bool> {

@@ -6,19 +6,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cairn_device::{Class, Job, Refused};
 use cairn_types::HashPath;
 use futures_channel::oneshot;
+use parking_lot::Condvar;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, Lease, Update};
 use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
+use crate::rank::{Rank, Ranked};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
 use drain::Drain;
 
@@ -28,30 +30,35 @@ const MERGE_AFTER_IDLE_CLOSES: u32 = 6;
 /// All account and container databases of a node.
 pub struct IndexPool {
     inner: Arc<Inner>,
-    janitor: Mutex<Option<JoinHandle<()>>>,
-    stop: Arc<(Mutex<bool>, Condvar)>,
+    janitor: Ranked<Option<JoinHandle<()>>>,
+    stop: Arc<Stop>,
+}
+
+/// Signal that ends the janitor, the thread that closes idle databases.
+struct Stop {
+    is_set: Ranked<bool>,
+    changed: Condvar,
 }
 
 pub(crate) struct Inner {
     pub(crate) config: IndexConfig,
-    devices: Mutex<HashMap<Arc<str>, Arc<Device>>>,
-    open: Mutex<HashMap<DbKey, Arc<Db>>>,
+    devices: Ranked<HashMap<Arc<str>, Arc<Device>>>,
+    open: Ranked<HashMap<DbKey, Arc<Db>>>,
     closed: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl IndexPool {
     pub fn new(config: IndexConfig) -> Arc<Self> {
         let inner = Arc::new(Inner {
             config,
-            devices: Mutex::default(),
-            open: Mutex::default(),
+            devices: Ranked::new(Rank::Devices, HashMap::new()),
+            open: Ranked::new(Rank::Databases, HashMap::new()),
             closed: AtomicBool::new(false),
         });
-        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let stop = Arc::new(Stop {
+            is_set: Ranked::new(Rank::Janitor, false),
+            changed: Condvar::new(),
+        });
         let janitor = (!inner.config.is_simulated()).then(|| {
             let (inner, stop) = (Arc::downgrade(&inner), Arc::clone(&stop));
             thread::Builder::new()
@@ -63,7 +70,7 @@ impl IndexPool {
         });
         Arc::new(IndexPool {
             inner,
-            janitor: Mutex::new(janitor.and_then(io::Result::ok)),
+            janitor: Ranked::new(Rank::Janitor, janitor.and_then(io::Result::ok)),
             stop,
         })
     }
@@ -220,7 +227,7 @@ impl IndexPool {
         let device = self.inner.device(key)?;
         let db = self.inner.lease(key)?;
         {
-            let mut queue = lock(&db.queue);
+            let mut queue = db.queue.lock();
             if queue.updates.len() >= self.inner.config.updates_max {
                 return Err(self.inner.refused(&format!("database {}", key.hash.hex())));
             }
@@ -241,11 +248,11 @@ impl IndexPool {
     /// Closes a database that is not in use, its log merged into the file. True if it is closed:
     /// its file may then be copied or moved. Blocks.
     pub fn close_db(&self, key: &DbKey) -> bool {
-        let db = lock(&self.inner.open).get(key).map(Lease::of);
+        let db = self.inner.open.lock().get(key).map(Lease::of);
         if let Some(db) = db {
             self.inner.merge_log(&db, true);
         }
-        let mut open = lock(&self.inner.open);
+        let mut open = self.inner.open.lock();
         let busy = open
             .get(key)
             .is_some_and(|db| db.is_leased() || db.has_log());
@@ -275,31 +282,31 @@ impl IndexPool {
 
     /// Whether jobs wait for this device's threads; background work should then wait, too.
     pub fn is_busy(&self, device: &str) -> bool {
-        let devices = lock(&self.inner.devices);
+        let devices = self.inner.devices.lock();
         let lanes = devices.get(device);
         lanes.is_some_and(|device| device.read.waiting() + device.write.waiting() > 0)
     }
 
     /// Number of open databases.
     pub fn open_count(&self) -> usize {
-        lock(&self.inner.open).len()
+        self.inner.open.lock().len()
     }
 
     /// Finishes queued work, refuses more, and closes every database into a single file. Blocks.
     pub fn close_all(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
-        *lock(&self.stop.0) = true;
-        self.stop.1.notify_all();
-        let janitor = lock(&self.janitor).take();
+        *self.stop.is_set.lock() = true;
+        self.stop.changed.notify_all();
+        let janitor = self.janitor.lock().take();
         if let Some(janitor) = janitor {
             // The janitor only waits and schedules; a panic there has been reported.
             let _ = janitor.join();
         }
-        let devices: Vec<_> = lock(&self.inner.devices).drain().collect();
+        let devices: Vec<_> = self.inner.devices.lock().drain().collect();
         for (_, device) in devices {
             device.close();
         }
-        let open = std::mem::take(&mut *lock(&self.inner.open));
+        let open = std::mem::take(&mut *self.inner.open.lock());
         // In key order, so that a simulator's seed repeats itself.
         for (_, db) in open.into_iter().collect::<BTreeMap<_, _>>() {
             self.inner.merge_log(&db, true);
@@ -323,7 +330,7 @@ impl Inner {
     }
 
     fn device(&self, key: &DbKey) -> Result<Arc<Device>> {
-        let mut devices = lock(&self.devices);
+        let mut devices = self.devices.lock();
         if self.closed.load(Ordering::SeqCst) {
             return Err(IndexError::Closed);
         }
@@ -339,19 +346,19 @@ impl Inner {
     /// closed.
     fn lease(&self, key: &DbKey) -> Result<Lease> {
         let (db, surplus) = {
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             if self.closed.load(Ordering::SeqCst) {
                 return Err(IndexError::Closed);
             }
             let db = open
                 .entry(key.clone())
-                .or_insert_with(|| Arc::new(Db::new(key.clone())));
+                .or_insert_with(|| Arc::new(Db::new(key.clone(), &self.config)));
             let db = Lease::of(db);
-            *lock(&db.last_used) = Instant::now();
+            db.mark_used();
             let mut surplus = None;
             if open.len() > self.config.open_max {
                 let unused = open.values().filter(|db| !db.is_leased());
-                let oldest = unused.min_by_key(|db| *lock(&db.last_used));
+                let oldest = unused.min_by_key(|db| db.last_use());
                 let oldest = oldest.map(|db| db.key.clone());
                 surplus = oldest.and_then(|key| open.remove(&key));
             }
@@ -365,8 +372,8 @@ impl Inner {
 
     /// Drops the entry of a database that does not exist.
     pub(crate) fn forget(&self, db: &Lease) {
-        let mut open = lock(&self.open);
-        if db.is_sole() && lock(&db.queue).updates.is_empty() {
+        let mut open = self.open.lock();
+        if db.is_sole() && db.queue.lock().updates.is_empty() {
             open.remove(&db.key);
         }
     }
@@ -388,9 +395,9 @@ impl Inner {
     /// Schedules merges of old logs, and closing of idle databases' logs. A database is closed only
     /// after its log: otherwise a new opener could write to the log meanwhile.
     fn merge_old_logs(self: &Arc<Self>) {
-        let open: Vec<_> = lock(&self.open).values().map(Lease::of).collect();
+        let open: Vec<_> = self.open.lock().values().map(Lease::of).collect();
         for db in open {
-            let is_idle = lock(&db.last_used).elapsed() >= self.config.idle_close;
+            let is_idle = db.is_idle(self.config.idle_close);
             let is_old = |since: Instant| {
                 since.elapsed() >= self.config.idle_close * MERGE_AFTER_IDLE_CLOSES
             };
@@ -412,11 +419,9 @@ impl Inner {
 
     fn close_idle(&self) {
         let idle: Vec<Arc<Db>> = {
-            let mut open = lock(&self.open);
+            let mut open = self.open.lock();
             let is_idle = |db: &Arc<Db>| {
-                !db.is_leased()
-                    && lock(&db.last_used).elapsed() >= self.config.idle_close
-                    && !db.has_log()
+                !db.is_leased() && db.is_idle(self.config.idle_close) && !db.has_log()
             };
             let keys: Vec<DbKey> = open
                 .values()
@@ -431,19 +436,15 @@ impl Inner {
     }
 }
 
-fn close_idle_until_stopped(inner: &Weak<Inner>, stop: &(Mutex<bool>, Condvar)) {
-    let mut stopped = lock(&stop.0);
+fn close_idle_until_stopped(inner: &Weak<Inner>, stop: &Stop) {
+    let mut stopped = stop.is_set.lock();
     while !*stopped {
         let pause = match inner.upgrade() {
             Some(inner) => (inner.config.idle_close / 4)
                 .clamp(Duration::from_millis(10), Duration::from_secs(1)),
             None => return,
         };
-        stopped = stop
-            .1
-            .wait_timeout(stopped, pause)
-            .unwrap_or_else(PoisonError::into_inner)
-            .0;
+        stopped.wait_for(&stop.changed, pause);
         if let Some(inner) = inner.upgrade().filter(|_| !*stopped) {
             inner.merge_old_logs();
             inner.close_idle();

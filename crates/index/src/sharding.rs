@@ -72,7 +72,7 @@ impl RetiringState {
 
 impl Db {
     pub(crate) fn begin_sharding(&self, config: &IndexConfig) -> Result<bool> {
-        let mut writer = self.writer()?;
+        let mut writer = self.write_lock()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(false);
@@ -111,7 +111,7 @@ impl Db {
     }
 
     pub(crate) fn end_sharding(&self, config: &IndexConfig) -> Result<bool> {
-        let mut writer = self.writer()?;
+        let mut writer = self.write_lock()?;
         let dir = self.key.dir(&config.devices);
         let mut files = files::db_files(&dir, &self.key.hash.hex())?;
         let (Some(_fresh), Some(retiring)) = (files.pop(), files.pop()) else {
@@ -136,7 +136,7 @@ impl Db {
         new: &NewDb,
         epoch: Option<&str>,
     ) -> Result<bool> {
-        let _writer = self.writer()?;
+        let _writer = self.write_lock()?;
         if self.exists(config)? {
             return Ok(false);
         }
@@ -181,10 +181,7 @@ impl Db {
             conn.execute_batch("BEGIN IMMEDIATE")?;
             fill(ContainerBroker(self.broker(config, &conn, schema, true)))?;
             conn.execute_batch("COMMIT")?;
-            if config.exclusive {
-                // The journal mode is stored in the file: set to the mode it is opened with later.
-                conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-            }
+            self.writer.set_stored_mode(&conn)?;
             conn.close()
                 .map_err(|(_, error)| crate::IndexError::from(error))?;
             file.sync_all()

@@ -499,3 +499,29 @@ fn a_database_that_is_replaced_leaves_no_log_to_its_successor() {
         block_on(any.read(|broker| broker.audit())).unwrap();
     }
 }
+
+/// Its folder is locked while the file is put in place, and the database is open until then.
+#[test]
+fn a_file_is_received_beside_an_open_database() {
+    for exclusive in [false, true] {
+        let index = index_with(|config| config.exclusive = exclusive);
+        let container = index.container("c");
+        let rows = || vec![object("one", 1, 1)];
+        block_on(container.merge_items(new_container("c"), rows())).unwrap();
+        block_on(container.read(|broker| broker.info())).unwrap();
+        let key = container.key().clone();
+        let db = index.pool.db_by_key(key.clone());
+        let name = || "received".to_owned();
+        block_on(db.snapshot(name())).unwrap();
+        let epoch = format!("{}_0000000002.00000.db", key.hash.hex());
+        let received = block_on(db.take_received(name(), Some(epoch.clone()))).unwrap();
+        assert_eq!(received, cairn_index::Received::Done);
+        assert!(key.dir(index.dir.path()).join(epoch).exists());
+        // A second one finds its place taken.
+        block_on(db.snapshot(name())).unwrap();
+        let received = block_on(db.take_received(name(), None)).unwrap();
+        assert_eq!(received, cairn_index::Received::NotNow);
+        let info = block_on(container.read(|broker| broker.info())).unwrap();
+        assert_eq!((info.object_count, info.db_state), (1, "sharding"));
+    }
+}

@@ -230,3 +230,21 @@ fn locked_databases_hold_up_no_other() {
         drop(locks);
     });
 }
+
+/// Its turn keeps commits waiting, and these may be what the pool's table waits for.
+#[test]
+#[cfg(debug_assertions)]
+fn a_reader_that_uses_the_pool_is_refused() {
+    for exclusive in [false, true] {
+        let index = index_with(|config| config.exclusive = exclusive);
+        with_container(&index);
+        let pool = index.pool.clone();
+        let counted = block_on(index.container("c").read(move |_| Ok(pool.open_count())));
+        match exclusive {
+            false => assert!(counted.is_err(), "out of order, and not refused"),
+            true => assert_eq!(counted.unwrap(), 1, "there are no turns to wait for"),
+        }
+        let info = block_on(index.container("c").read(|broker| broker.info())).unwrap();
+        assert_eq!(info.object_count, 2);
+    }
+}

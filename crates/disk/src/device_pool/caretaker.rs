@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags};
 
 use super::{DeviceState, Devices, Disk};
-use crate::recent::FileIdentity;
+use crate::hot::FileIdentity;
 use crate::room;
 use crate::staged_file::{fsync, remove_file, unique};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
 
-use crate::recent::Recent;
+use crate::hot::Recent;
 
 /// Capacity of the table of recent objects: half a megabyte.
 const RECENT_OBJECTS_MAX: usize = 1 << 16;

@@ -19,11 +19,10 @@ use crate::engine::{
     StoredContent, Suspect,
 };
 use crate::error::{DiskError, LIST};
-use crate::known::KnownObject;
+use crate::hot::{FileIdentity, KnownObject};
 use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
-use crate::recent::FileIdentity;
 use crate::staged_file::open_dir;
 use crate::xattr;
 

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use super::*;
 use crate::device_pool::{Device, Devices, DevicesConfig};
 use crate::engine::Content;
+use crate::hot::FileIdentity;
 use crate::layout::partition_dir;
 use crate::reader::{ObjectReader, block_on};
-use crate::recent::FileIdentity;
 use crate::suffix_hashes::{get_hashes, read_hashes};
 
 struct World {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::key::Suspect;
-use crate::recent::FileIdentity;
+use crate::hot::FileIdentity;
 
 /// Content of an open object.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(crate) enum PageCache {
 pub(crate) enum Check {
     /// The ETag.
     Md5,
-    /// The CRC-32 of content that was verified by its ETag earlier (`verified.rs`).
+    /// The CRC-32 of content that was verified by its ETag earlier (`hot/verified.rs`).
     Crc32(u32),
     Nothing,
 }

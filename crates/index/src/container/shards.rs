@@ -186,7 +186,7 @@ impl ContainerBroker<'_> {
         let Some(file) = self.retiring()? else {
             return f(self);
         };
-        let conn = connection::open_writer(&file, self.0.config)?;
+        let conn = connection::open_beside(&file, self.0.config)?;
         // Transactions are rare here: SQLite syncs each by itself.
         conn.pragma_update(None, "synchronous", "FULL")?;
         conn.execute_batch("BEGIN IMMEDIATE")?;

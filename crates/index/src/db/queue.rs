@@ -1,10 +1,9 @@
 //! Queue of a database's updates; all that wait become one transaction.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::{Db, Update, lock};
+use super::{Db, Update};
 use crate::IndexError;
 
 /// Maximum wait of a batch for more updates: a fraction of a sync's time.
@@ -40,14 +39,11 @@ impl Db {
     /// together and return at about the same time: a sync that started with the first would make
     /// the others wait for two.
     pub(crate) fn gather(&self) {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let count = queue.last.iter().sum::<usize>() / 2;
         if queue.updates.len() < count {
             queue.awaited = Some(count);
-            let gathered = self
-                .gathered
-                .wait_timeout_while(queue, GATHER_MAX, |queue| !queue.is_gathered());
-            queue = gathered.unwrap_or_else(PoisonError::into_inner).0;
+            queue.wait_while_for(&self.gathered, |queue| !queue.is_gathered(), GATHER_MAX);
             queue.awaited = None;
         }
     }
@@ -55,7 +51,7 @@ impl Db {
     /// Fails all queued updates: no thread can apply them.
     pub(crate) fn refuse_all(&self, error: impl Fn() -> IndexError) {
         let refused = {
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             queue.draining = false;
             std::mem::take(&mut queue.updates)
         };
@@ -66,7 +62,7 @@ impl Db {
 
     /// Whether updates are queued. If not, the next to queue one schedules a thread.
     pub(crate) fn has_more(&self) -> bool {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         queue.draining = !queue.updates.is_empty();
         queue.draining
     }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use cairn_device::{Advanced, Operation};
 
 use super::Inner;
-use crate::db::Lease;
+use crate::config::IndexConfig;
 use crate::db::commit::{self, Commit};
+use crate::db::{Db, Lease, Writer};
 use crate::device::{Databases, Device};
 
 /// One database's drain. Updates queued before its commit's sync belong to the next drain: a
@@ -47,6 +48,13 @@ impl Drain {
     }
 }
 
+/// Merges the full half of the log of an exclusive database.
+fn merge_half(db: &Db, config: &IndexConfig) {
+    if let Writer::Exclusive(writer) = &db.writer {
+        db.or_log_error(|| writer.merge_half(db, config));
+    }
+}
+
 impl Operation<Databases> for Drain {
     fn advance(&mut self, (): &(), is_alone: bool) -> Advanced {
         if let Some(commits) = self.commits.take() {
@@ -59,9 +67,11 @@ impl Operation<Databases> for Drain {
             self.db.gather();
         }
         let commits = self.db.drain(config);
-        if self.db.is_half_full() {
+        if let Writer::Exclusive(writer) = &self.db.writer
+            && writer.is_half_full()
+        {
             let (inner, db) = (self.inner.clone(), self.db.clone());
-            let merge = move || db.or_log_error(|| db.merge_half(&inner.config));
+            let merge = move || merge_half(&db, &inner.config);
             self.device.merge.push_rest(Box::new(merge));
         }
         match commit::set_of(&commits) {

@@ -3,14 +3,14 @@
 //! A received file is installed by one rename; meanwhile the write lock excludes our updates and a
 //! lock on the replaced database those of other processes.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::db::{Db, sync_file};
+use crate::db::Db;
 use crate::held::wal_path;
 use crate::migrate::migrate;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, Result, connection, files};
@@ -59,11 +59,12 @@ impl Db {
             )));
         }
         let to = dir.join(file_name);
-        let mut writer = self.writer()?;
+        let mut writer = self.write_lock()?;
         if to.exists() || !received.exists() {
             return Ok(Received::NotNow);
         }
         self.with_received(config, &received, |broker| broker.become_own(name))?;
+        self.forget(&mut writer);
         // A new folder cannot be in removal: no lock, and as with Swift's programs no lock file.
         let is_new = !dir.exists();
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
@@ -71,7 +72,6 @@ impl Db {
             true => None,
             false => Some(files::lock_folder(&dir, config.lock_timeout)?),
         };
-        self.forget(&mut writer);
         // SQLite would take a leftover log for the new database's.
         let _ = fs::remove_file(wal_path(&to));
         sync_file(&received)?;
@@ -106,7 +106,7 @@ impl Db {
         since: i64,
     ) -> Result<Received> {
         let received = received_path(self, config, name)?;
-        let mut writer = self.writer()?;
+        let mut writer = self.write_lock()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(Received::NotNow);
@@ -114,9 +114,8 @@ impl Db {
         if !received.exists() {
             return Ok(Received::NotNow);
         }
-        // The log must be empty from here on: SQLite would take it for the log of the file
-        // installed under this name.
-        if config.exclusive && !connection::empty_log(conn, config)? {
+        // From here on: SQLite would take a log for that of the file installed under this name.
+        if !self.writer.empty_log(conn, config)? {
             return Ok(Received::NotNow);
         }
         let locked = Locked::begin(conn).map_err(|error| error.at(&opened.file))?;
@@ -206,7 +205,7 @@ impl Db {
         config: &IndexConfig,
         may_go: impl FnOnce(Broker<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        let mut writer = self.writer()?;
+        let mut writer = self.write_lock()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(false);
@@ -239,6 +238,15 @@ impl Drop for Locked<'_> {
         // Nothing was written; the owner drops a connection whose rollback fails.
         let _ = self.0.execute_batch("ROLLBACK");
     }
+}
+
+fn sync_file(path: &Path) -> Result<()> {
+    // No connection has it open: see the warning in `files`.
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| IndexError::io(path, error))
 }
 
 fn put_in_place(received: &Path, to: &Path) -> Result<()> {

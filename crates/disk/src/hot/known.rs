@@ -7,13 +7,14 @@
 //! tick.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cairn_types::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
+use super::FileIdentity;
 use crate::layout::FileEntry;
 use crate::metadata::Metadata;
-use crate::recent::FileIdentity;
 
 const SHARDS: usize = 16;
 /// Maximum entries of a shard; a full shard is cleared.
@@ -71,7 +72,6 @@ impl KnownObjects {
     }
 
     fn shard(&self, dir: &FileIdentity) -> MutexGuard<'_, Shard> {
-        let shard = self.shards[dir.inode() as usize % SHARDS].lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
+        self.shards[dir.inode() as usize % SHARDS].lock()
     }
 }

@@ -9,10 +9,11 @@
 //! MD5 decides.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::recent::FileIdentity;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::FileIdentity;
 
 /// Entries per bucket.
 const WAYS: usize = 4;
@@ -77,22 +78,18 @@ impl Verified {
 
     pub(crate) fn forget_all(&self) {
         for bucket in &self.buckets {
-            *lock(bucket) = Default::default();
+            *bucket.lock() = Default::default();
         }
     }
 
     fn bucket(&self, file: u64) -> MutexGuard<'_, [Entry; WAYS]> {
-        lock(&self.buckets[file as usize % self.buckets.len()])
+        self.buckets[file as usize % self.buckets.len()].lock()
     }
 
     fn second(&self) -> u32 {
         let seconds = self.started.elapsed().as_secs().saturating_add(1);
         u32::try_from(seconds).unwrap_or(u32::MAX)
     }
-}
-
-fn lock(bucket: &Mutex<[Entry; WAYS]>) -> MutexGuard<'_, [Entry; WAYS]> {
-    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hash(file: &FileIdentity) -> u64 {

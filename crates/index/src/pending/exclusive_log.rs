@@ -1,15 +1,13 @@
-//! The pending file as a log of rows. Appending an entry and syncing it costs a fraction of a
-//! transaction; hundreds of rows are then merged by one.
+//! The pending file of an exclusive database as a log of rows. Appending an entry and syncing it
+//! costs a fraction of a transaction; hundreds of rows are then merged by one.
 //!
-//! * In a shared database entries are appended under the folder's lock, as by Swift's servers.
-//! * In an exclusive one the file is preallocated with colons, which are padding, and written in
-//!   place: its size does not change, so a sync writes the entries alone and no file-system
-//!   metadata. Merged entries become colons again, synced before others take their place: a torn
-//!   write then leaves an entry cut short by colons, never a mix of two. The file has two halves:
-//!   while a full one is merged, entries go to the other.
+//! The file is preallocated with colons, which are padding, and written in place: its size does not
+//! change, so a sync writes the entries alone and no file-system metadata. Merged entries become
+//! colons again, synced before others take their place: a torn write then leaves an entry cut short
+//! by colons, never a mix of two. The file has two halves: while a full one is merged, entries go
+//! to the other.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +18,8 @@ use cairn_device::SyncedFile;
 use crate::config::IndexConfig;
 use crate::db::commit::CommitLog;
 use crate::held::{Held, SyncWeight};
-use crate::{IndexError, ObjectRow, Result, files};
+use crate::pending::RowLog;
+use crate::{IndexError, ObjectRow, Result};
 
 /// Minimum write size of a disk, in bytes: acknowledged entries are not rewritten with later ones.
 const SECTOR_BYTES: usize = 512;
@@ -28,29 +27,17 @@ const FILL_BYTE: u8 = b':';
 /// Cost of syncing a whole half, in syncs of an entry.
 const FILL_WEIGHT: SyncWeight = SyncWeight::Of(4);
 
-/// Entries of these rows.
-pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> String {
-    let mut text = String::with_capacity(4096);
-    for row in rows {
-        super::entry::write_object_row(row, &mut text);
-    }
-    text
-}
-
 /// The pending file of one open database.
-pub(crate) struct Log {
+pub(crate) struct ExclusiveLog {
     file: Arc<LogFile>,
     /// Whether its size and its name are durable.
     is_named: Arc<AtomicBool>,
-    is_in_place: bool,
-    /// Capacity of a half, or of a shared database's file.
+    /// Capacity of a half.
     bytes_max: usize,
     /// The half that takes entries.
     half: Half,
     /// The full half, until it is merged.
     full: Option<Half>,
-    /// For a shared database: all bytes written by us, to detect those of others.
-    written: Vec<u8>,
 }
 
 struct LogFile {
@@ -95,63 +82,29 @@ pub(crate) struct Merged {
     used: usize,
 }
 
-impl Log {
+impl ExclusiveLog {
     /// Opens the file, whose pending entries have been merged.
     pub(crate) fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
-        let path = super::pending_path(db_file);
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(files::PRIVATE_FILE_MODE)
-            .open(&path);
-        let file = opened.map_err(|error| IndexError::io(&path, error))?;
+        let (path, file) = super::open_file(db_file)?;
         let file = LogFile {
             path,
             file: held.synced(file),
             held: Arc::clone(held),
         };
         let bytes_max = config.pending_bytes.next_multiple_of(SECTOR_BYTES);
-        if config.exclusive {
-            file.fill(0, 2 * bytes_max)?;
-        }
-        Ok(Log {
+        file.fill(0, 2 * bytes_max)?;
+        Ok(ExclusiveLog {
             file: Arc::new(file),
             is_named: Arc::default(),
-            is_in_place: config.exclusive,
             bytes_max,
             half: Half::at(0),
             full: None,
-            written: Vec::new(),
         })
     }
 
-    /// The log that a sync of its entries must cover.
-    pub(crate) fn to_sync(&self) -> CommitLog {
-        CommitLog::Pending(Arc::clone(&self.file.file), Arc::clone(&self.is_named))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.half.used == 0 && self.full.is_none()
-    }
-
-    /// Time of the oldest entry.
-    pub(crate) fn since(&self) -> Option<Instant> {
-        let half = self.full.as_ref().unwrap_or(&self.half);
-        (!self.is_empty()).then_some(half.since)
-    }
-
-    /// Whether entries of this size fit. An entry too long for any log does not fit an empty one
-    /// either.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.half.used + bytes < self.bytes_max
-    }
-
-    /// Switches to the other half, if there is one and it is free; the current one is then to be
-    /// merged.
+    /// Switches to the other half, if it is free; the current one is then to be merged.
     pub(crate) fn switch_half(&mut self) -> bool {
-        if !self.is_in_place || self.full.is_some() || self.half.used == 0 {
+        if self.full.is_some() || self.half.used == 0 {
             return false;
         }
         let other = Half::at(self.bytes_max - self.half.start);
@@ -159,37 +112,18 @@ impl Log {
         true
     }
 
-    /// Writes entries without a sync. False if other processes wrote there; pending entries must be
-    /// merged first.
-    pub(crate) fn append(&mut self, text: &str) -> Result<bool> {
+    /// Writes entries without a sync.
+    pub(crate) fn append(&mut self, text: &str) -> Result<()> {
         if self.half.used == 0 {
             self.half.since = Instant::now();
         }
         let at = self.half.start + self.half.used;
-        if self.is_in_place {
-            let written = self.file.write_at(text.as_bytes(), at);
-            // A partial write must not be mixed with other entries.
-            written.inspect_err(|_| self.half.used = self.bytes_max)?;
-            let end = self.half.used + text.len();
-            self.half.used = end.next_multiple_of(SECTOR_BYTES);
-            return Ok(true);
-        }
-        let path = &self.file.path;
-        let _lock = files::lock_folder(path.parent().unwrap_or(path), super::LOCK_TIMEOUT)?;
-        let meta = self.file.file.file.metadata();
-        let meta = meta.map_err(|error| IndexError::io(path, error))?;
-        if meta.nlink() == 0 || meta.len() != at as u64 {
-            return Ok(false);
-        }
-        self.file.write_at(text.as_bytes(), at)?;
-        self.written.extend(text.as_bytes());
-        self.half.used += text.len();
-        Ok(true)
-    }
-
-    /// Adds the rows of the entries just written.
-    pub(crate) fn add_rows(&mut self, rows: Vec<ObjectRow>) {
-        self.half.rows.extend(rows);
+        let written = self.file.write_at(text.as_bytes(), at);
+        // A partial write must not be mixed with other entries.
+        written.inspect_err(|_| self.half.used = self.bytes_max)?;
+        let end = self.half.used + text.len();
+        self.half.used = end.next_multiple_of(SECTOR_BYTES);
+        Ok(())
     }
 
     /// Whether there are rows that readers do not see yet.
@@ -218,32 +152,46 @@ impl Log {
         self.full = None;
     }
 
-    /// For a shared database: the bytes written by this process, and their rows.
-    pub(crate) fn ours(&self) -> (&[u8], &[ObjectRow]) {
-        (&self.written, &self.half.rows)
-    }
-
     /// Clears the log; all entries are merged and durable.
     pub(crate) fn clear(&mut self) -> Result<()> {
         if let Some((_, merged)) = self.take_full() {
             merged.clear(FILL_WEIGHT)?;
             self.full = None;
         }
-        if self.is_in_place && self.half.used > 0 {
+        if self.half.used > 0 {
             self.half.merged(&self.file).clear(FILL_WEIGHT)?;
         }
         self.half = Half::at(0);
-        self.written.clear();
         Ok(())
     }
 
     /// Leaves an empty file, as Swift does.
     pub(crate) fn close(self) -> Result<()> {
-        if self.is_in_place {
-            let cut = self.file.file.file.set_len(0);
-            cut.map_err(|error| IndexError::io(&self.file.path, error))?;
-        }
-        Ok(())
+        let cut = self.file.file.file.set_len(0);
+        cut.map_err(|error| IndexError::io(&self.file.path, error))
+    }
+}
+
+impl RowLog for ExclusiveLog {
+    fn to_sync(&self) -> CommitLog {
+        CommitLog::Pending(Arc::clone(&self.file.file), Arc::clone(&self.is_named))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.half.used == 0 && self.full.is_none()
+    }
+
+    fn since(&self) -> Option<Instant> {
+        let half = self.full.as_ref().unwrap_or(&self.half);
+        (!self.is_empty()).then_some(half.since)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.half.used + bytes < self.bytes_max
+    }
+
+    fn add_rows(&mut self, rows: Vec<ObjectRow>) {
+        self.half.rows.extend(rows);
     }
 }
 
