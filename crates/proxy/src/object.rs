@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use cairn_formats::shard::{Bounded, Namespace};
 use cairn_http::{ContainerInfo, Response, params, respond};
-use cairn_peer::{LoadedRing, Nodes, quorum};
-use cairn_types::{PolicyIndex, expirer};
+use cairn_peer::{LoadedRing, Nodes};
+use cairn_types::{PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
 
@@ -36,6 +36,8 @@ pub(crate) struct Name<'a> {
 pub(crate) struct Location {
     pub(crate) info: Arc<ContainerInfo>,
     pub(crate) policy: PolicyIndex,
+    /// The policy's kind, which gives the quorums of writes.
+    pub(crate) kind: PolicyKind,
     pub(crate) ring: Arc<LoadedRing>,
     pub(crate) partition: u32,
     /// The shard that gets the object's row.
@@ -119,6 +121,8 @@ impl Proxy {
             .and_then(|text| text.parse().ok())
             .map_or(info.policy, PolicyIndex);
         let ring = self.rings.object(policy).ok_or_else(unavailable)?;
+        let known = self.policies.by_index(policy);
+        let kind = known.ok_or_else(unavailable)?.kind;
         let ring = incoming.network_of(ring);
         let partition = ring.partition(
             &self.hash_path,
@@ -141,6 +145,7 @@ impl Proxy {
         Ok(Location {
             info,
             policy,
+            kind,
             ring,
             partition,
             shard: None,
@@ -193,11 +198,10 @@ impl Proxy {
         };
         let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
-        let enough = match &location.erasure {
-            Some(erasure) => erasure.scheme.quorum(),
-            None => quorum::quorum_size(replicas),
-        };
-        let updates = container_updates(nodes.len(), replicas, enough);
+        let updates = container_updates(
+            Quorum::of_replicas(nodes.len()),
+            location.kind.upload_quorum(replicas),
+        );
         let db_state = location
             .info
             .sharding_state
@@ -263,14 +267,13 @@ impl Proxy {
 }
 
 /// Number of container updates to send such that every quorum of object servers updates a quorum of
-/// the container's replicas, and all of them if no server fails. `enough` is the size of the object
-/// quorum.
-fn container_updates(containers: usize, objects: usize, enough: usize) -> usize {
-    if containers == 0 {
+/// the container's replicas, and all of them if no server fails.
+fn container_updates(containers: Quorum, objects: Quorum) -> usize {
+    if containers.servers() == 0 {
         return 0;
     }
-    let needed = quorum::quorum_size(containers) + objects.saturating_sub(enough);
-    needed.max(containers)
+    let needed = containers.size() + objects.missing_max();
+    needed.max(containers.servers())
 }
 
 #[cfg(test)]
@@ -279,11 +282,11 @@ mod tests {
 
     #[test]
     fn updates_reach_a_quorum() {
-        assert_eq!(container_updates(3, 3, 2), 3);
-        assert_eq!(container_updates(3, 6, 3), 5);
-        assert_eq!(container_updates(1, 3, 2), 2);
-        // Four data fragments and two parity fragments.
-        assert_eq!(container_updates(3, 6, 5), 3);
-        assert_eq!(container_updates(0, 3, 2), 0);
+        let of = Quorum::of_replicas;
+        assert_eq!(container_updates(of(3), of(3)), 3);
+        assert_eq!(container_updates(of(3), of(6)), 5);
+        assert_eq!(container_updates(of(1), of(3)), 2);
+        assert_eq!(container_updates(of(3), Quorum::of_fragments(4, 2, 1)), 3);
+        assert_eq!(container_updates(of(0), of(3)), 0);
     }
 }

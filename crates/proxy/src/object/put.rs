@@ -4,7 +4,8 @@
 
 use cairn_formats::content_type;
 use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
-use cairn_peer::fan_out::Answer;
+use cairn_peer::gather::Answer;
+use cairn_types::Quorum;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
 };
@@ -120,13 +121,15 @@ impl Proxy {
         };
         let path = incoming.target.entity_path();
         let what = format!("PUT {path}");
+        let quorum = location.kind.upload_quorum(headers.len());
         let mut write = Write::new(
             location.ring.clone(),
             location.partition,
             Method::PUT,
             path,
             headers,
-        );
+        )
+        .needing(quorum);
         write.extensions.insert(SharedDigest::of(md5));
         write.body = body;
         if let Some(swap) = swap {
@@ -134,7 +137,7 @@ impl Proxy {
         }
         let nodes = self.upload_nodes(&location);
         let answers = self.write_answers(write, &nodes).await;
-        conclude(incoming, &answers, &what)
+        conclude(incoming, &answers, quorum, &what)
     }
 
     /// The response to an upload that did not arrive completely.
@@ -184,7 +187,12 @@ pub(super) fn footers_json(footers: &HeaderMap) -> Map<String, Value> {
 }
 
 /// The response to the client, from the replicas' responses.
-pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> Response {
+pub(super) fn conclude(
+    incoming: &Incoming,
+    answers: &[Answer],
+    quorum: Quorum,
+    what: &str,
+) -> Response {
     if let Some(refused) = refused_by_state(incoming, answers.iter().map(|a| a.status)) {
         return refused;
     }
@@ -199,7 +207,7 @@ pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> R
         error!(what, "object servers answered with different ETags");
         return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
     }
-    best_response(answers, None, what)
+    best_response(answers, quorum, what)
 }
 
 /// The refusal for an existing object that must not be replaced, or is newer than this write.

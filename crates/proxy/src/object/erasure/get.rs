@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cairn_formats::range::{self, ByteRanges, Multipart, Selection};
 use cairn_http::{Body, Response, own_thread, respond};
 use cairn_peer::{Node, OpenCalls, quorum};
-use cairn_types::ServerKind;
+use cairn_types::{Quorum, ServerKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RANGE,
@@ -282,7 +282,7 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
     if statuses.is_empty() && is_uncommitted {
         return respond::standard(StatusCode::NOT_FOUND);
     }
-    let quorum = quorum::quorum_size(statuses.len());
+    let quorum = Quorum::of_replicas(statuses.len());
     match quorum::best_index(&statuses, quorum).filter(|_| !statuses.is_empty()) {
         Some(i) => answer_from(statuses[i], &refusals[i].headers, refusals[i].body.clone()),
         None => {
