@@ -13,7 +13,7 @@ mod put_stream;
 use std::sync::Arc;
 
 use cairn_formats::shard::{Bounded, Namespace};
-use cairn_http::{ContainerInfo, Response, params, respond};
+use cairn_http::{ContainerInfo, Response, params};
 use cairn_peer::{LoadedRing, Nodes};
 use cairn_types::{PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
@@ -23,6 +23,7 @@ use self::erasure::Erasure;
 use crate::app::Proxy;
 use crate::headers::{self, POLICY_INDEX};
 use crate::request::{Incoming, network_of};
+use crate::status;
 
 /// An object's full name.
 #[derive(Clone, Copy)]
@@ -92,7 +93,7 @@ impl Proxy {
             return response;
         }
         if !location.info.exists() {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_container();
         }
         if let Some("sharding" | "sharded") = location.info.sharding_state.as_deref() {
             let shard = self.update_shard(incoming, name.account, name.container, name.object);
@@ -112,17 +113,16 @@ impl Proxy {
         name: Name<'_>,
         info: Arc<ContainerInfo>,
     ) -> Result<Location, Response> {
-        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         if info.status == 0 || info.status >= 500 {
-            return Err(unavailable());
+            return Err(status::unavailable());
         }
         let policy = incoming
             .header(POLICY_INDEX)
             .and_then(|text| text.parse().ok())
             .map_or(info.policy, PolicyIndex);
-        let ring = self.rings.object(policy).ok_or_else(unavailable)?;
+        let ring = self.rings.object(policy).ok_or_else(status::unavailable)?;
         let known = self.policies.by_index(policy);
-        let kind = known.ok_or_else(unavailable)?.kind;
+        let kind = known.ok_or_else(status::unavailable)?.kind;
         let ring = incoming.network_of(ring);
         let partition = ring.partition(
             &self.hash_path,
@@ -139,7 +139,7 @@ impl Proxy {
                     "an erasure-coded policy's ring must have as many replicas as fragments: \
                      set its replicas and rebalance"
                 );
-                return Err(unavailable());
+                return Err(status::unavailable());
             }
         }
         Ok(Location {

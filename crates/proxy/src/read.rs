@@ -24,6 +24,7 @@ use crate::affinity::{Affinity, Sorting, Timings};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 
 use body::{Wanted, bare_etag, passed_on};
 
@@ -530,7 +531,7 @@ fn refusal(refusals: &Refusals, path: &str) -> Response {
         }
         None => {
             warn!(path, ?statuses, "no replica answered the read");
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::unavailable()
         }
     }
 }

@@ -9,11 +9,12 @@ use cairn_peer::gather::{Answer, Timeouts};
 use cairn_peer::{LoadedRing, Nodes, quorum};
 use cairn_types::Quorum;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use tracing::error;
 
 use crate::app::Proxy;
 use crate::headers;
+use crate::status;
 
 /// A write to the replicas of one partition.
 pub(crate) struct Write {
@@ -115,7 +116,7 @@ pub(crate) fn respond_by(
         }
         None => {
             error!(what, ?statuses, "no quorum; answering 503");
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::no_quorum()
         }
     }
 }

@@ -7,7 +7,7 @@
 
 mod ask;
 mod judge;
-mod status;
+mod refusal;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +26,13 @@ use tracing::{info, warn};
 use self::ask::Action;
 pub(crate) use self::judge::Condition;
 use self::judge::{ServerReply, Verdict, judge};
-use self::status::Refusal;
+use self::refusal::Refusal;
 use super::Location;
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, answer_from};
 
 /// Header that identifies a promise, in PROMISE and in the write under it.

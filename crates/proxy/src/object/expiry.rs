@@ -9,7 +9,7 @@
 //! every acknowledged write. OpenStack Swift does not check this. (A write in progress at the
 //! moment of expiry can still be hidden by the tombstone of a server that it has not reached.)
 
-use cairn_http::respond::{self, header_timestamp};
+use cairn_http::respond::header_timestamp;
 use cairn_http::{Body, Request, Response};
 use cairn_peer::Node;
 use cairn_peer::fan_out::backend_uri;
@@ -23,6 +23,7 @@ use super::Location;
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 
 /// State of the object on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,8 +121,8 @@ impl Proxy {
         }
         match verdict {
             Verdict::GoAhead => None,
-            Verdict::Lasts => Some(respond::standard(StatusCode::PRECONDITION_FAILED)),
-            Verdict::Unclear => Some(respond::standard(StatusCode::SERVICE_UNAVAILABLE)),
+            Verdict::Lasts => Some(status::condition_fails()),
+            Verdict::Unclear => Some(status::no_quorum()),
         }
     }
 
@@ -174,8 +175,9 @@ impl Proxy {
 fn has(answer: &Response, expected: Timestamp) -> Has {
     let time = header_timestamp(answer.headers(), "x-backend-timestamp");
     match (answer.status(), time) {
-        (StatusCode::NOT_FOUND, None) => Has::Nothing,
-        (StatusCode::NOT_FOUND, Some(time)) => Has::Tombstone(time),
+        (status, time) if status == StatusCode::NOT_FOUND => {
+            time.map_or(Has::Nothing, Has::Tombstone)
+        }
         (status, Some(time)) if status.is_success() => {
             match header_timestamp(answer.headers(), "x-delete-at") == Some(expected) {
                 true => Has::Expiring(time),
@@ -188,6 +190,8 @@ fn has(answer: &Response, expected: Timestamp) -> Has {
 
 #[cfg(test)]
 mod tests {
+    use cairn_http::respond;
+
     use super::*;
 
     const fn at(secs: u64) -> Timestamp {

@@ -1,6 +1,6 @@
 //! POST to an object: writes new metadata on every replica.
 
-use cairn_http::{Response, respond};
+use cairn_http::Response;
 use cairn_types::ServerKind;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
@@ -9,6 +9,7 @@ use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks;
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, best_response};
 
 impl Proxy {
@@ -81,7 +82,7 @@ impl Proxy {
         let response = best_response(&answers, quorum, &format!("POST {path}"));
         if response.status() == StatusCode::NOT_FOUND && found > 0 {
             // At least one server has the object, so 404 cannot be right.
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            return status::no_quorum();
         }
         if response.status() == StatusCode::CONFLICT {
             effect::note_missing(incoming);

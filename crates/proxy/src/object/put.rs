@@ -19,15 +19,15 @@ use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, best_response};
 
 /// OpenStack Swift supports `If-None-Match: *` for a PUT, and refuses other values.
 pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
     match incoming.header(IF_NONE_MATCH.as_str()) {
-        Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => Err(respond::text(
-            StatusCode::BAD_REQUEST,
-            "If-None-Match only supports *",
-        )),
+        Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => {
+            Err(status::malformed("If-None-Match only supports *"))
+        }
         _ => Ok(()),
     }
 }
@@ -63,7 +63,7 @@ impl Proxy {
             delete_at,
         );
         if headers.is_empty() {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_devices();
         }
         // All servers must confirm that the object does not exist before any gets content.
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
@@ -142,15 +142,9 @@ impl Proxy {
 
     /// The response to an upload that did not arrive completely.
     pub(super) fn broken_upload(&self, incoming: &Incoming, error: &BodyError) -> Response {
-        let code = match error {
-            BodyError::Timeout(_) => 408,
-            BodyError::TooLarge(_) => 413,
-            BodyError::Disconnected | BodyError::Malformed(_) | BodyError::Source(_) => {
-                respond::CLIENT_DISCONNECT
-            }
-        };
+        let (response, code) = status::broken_upload(error);
         info!(path = %incoming.parts.uri.path(), code, %error, "upload did not arrive whole");
-        respond::standard(respond::status(code))
+        response
     }
 }
 
@@ -166,7 +160,7 @@ pub(super) fn trailer(incoming: &Incoming, length: u64) -> Result<Option<Trailer
             "another filter took the place of a body that had been encrypted: \
              encryption is to be behind it in the pipeline"
         );
-        return Err(respond::standard(StatusCode::INTERNAL_SERVER_ERROR));
+        return Err(status::replaced_body());
     }
     Ok(Some(trailer))
 }
@@ -205,7 +199,7 @@ pub(super) fn conclude(
         && etags.any(|other| other != first)
     {
         error!(what, "object servers answered with different ETags");
-        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+        return status::servers_differ();
     }
     best_response(answers, quorum, what)
 }
@@ -217,13 +211,13 @@ pub(super) fn refused_by_state(
 ) -> Option<Response> {
     let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
     if conditional && statuses.clone().any(|s| s == 412) {
-        return Some(respond::standard(StatusCode::PRECONDITION_FAILED));
+        return Some(status::condition_fails());
     }
     if !statuses.any(|s| s == 409) {
         return None;
     }
     effect::note_missing(incoming);
-    Some(respond::standard(StatusCode::ACCEPTED))
+    Some(status::overtaken())
 }
 
 /// Guesses the content type from the object's name if the client gave none, or requested it.

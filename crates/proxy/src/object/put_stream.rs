@@ -11,8 +11,8 @@ use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Node, Nodes, documents};
 use cairn_types::{Quorum, Timestamp};
 use futures_util::future::join_all;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderValue};
-use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -24,6 +24,7 @@ use super::put::{self, conclude, refused_by_state};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
+use crate::status;
 
 /// Maximum bytes kept of a server's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
@@ -89,7 +90,7 @@ impl Proxy {
                 enough = quorum.size(),
                 "too few object servers for an upload"
             );
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            return status::too_few_servers();
         }
         let hash_here = notes.footers.is_none()
             && putters
@@ -144,8 +145,8 @@ impl Proxy {
         if swap.majority().is_reached_by(putters.len()) || !is_refused {
             return Ok(putters);
         }
-        if let Some(status) = at_fault.and_then(|s| StatusCode::from_u16(s).ok()) {
-            return Err(respond::standard(status));
+        if let Some(refused) = at_fault.and_then(status::refused_by_server) {
+            return Err(refused);
         }
         match self.promised(swap).await {
             Ok(_) => Err(self.unpromised(swap)),
@@ -291,7 +292,7 @@ impl Proxy {
                     enough = quorum.size(),
                     "too many object servers failed during an upload"
                 );
-                return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+                return Err(status::too_few_servers());
             }
         }
         Ok((sent, hasher.map(|md5| md5.finalize().into())))

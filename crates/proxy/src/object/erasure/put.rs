@@ -13,8 +13,8 @@ use cairn_peer::two_phase::TwoPhasePut;
 use cairn_peer::{Nodes, documents};
 use cairn_types::{ErasureScheme, Quorum};
 use futures_util::future::join_all;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, ETAG};
-use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use tracing::{debug, error};
 
@@ -25,6 +25,7 @@ use crate::checks::MessageLength;
 use crate::object::Location;
 use crate::object::put::{footers_json, refused_by_state, trailer};
 use crate::request::Incoming;
+use crate::status;
 use crate::write::best_response;
 
 /// Prefix of system metadata that describes the fragment, not the object.
@@ -155,7 +156,7 @@ impl Proxy {
             path = %incoming.parts.uri.path(), left = uploads.len(), enough = quorum.size(),
             "too few object servers for an upload"
         );
-        Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
+        Err(status::too_few_servers())
     }
 
     /// Sends every fragment to its servers, then the footers. The next segment is read and coded
@@ -204,7 +205,7 @@ impl Proxy {
             None => incoming.header(ETAG.as_str()),
         };
         if given.is_some_and(|given| given.trim_matches('"') != etags.object) {
-            return Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
+            return Err(status::other_etag());
         }
         let ends = uploads.iter_mut().map(|upload| {
             let mut footers = footers(&erasure.scheme, upload.fragment, &etags, length);
@@ -243,7 +244,7 @@ impl Proxy {
         let best = best_response(&refused, quorum, what);
         // A refusal at this point is a protocol error between servers, whatever its status.
         Err(match best.status().is_client_error() {
-            true => respond::standard(StatusCode::SERVICE_UNAVAILABLE),
+            true => status::no_quorum(),
             false => best,
         })
     }
