@@ -1,6 +1,7 @@
 //! Cluster description from a file: nodes with roles, processors, links and disks, and the rules of
 //! its rings.
 
+use cairn_types::Quorum;
 use serde::{Deserialize, Serialize};
 
 use crate::error::AdviseError;
@@ -230,6 +231,14 @@ impl Cluster {
     /// Number of rows of the object ring: replicas, or fragments.
     pub fn object_rows(&self) -> u32 {
         self.erasure.map_or(self.replicas, |e| e.data + e.parity)
+    }
+
+    /// The quorum of an upload of an object.
+    pub fn quorum(&self) -> Quorum {
+        match self.erasure {
+            Some(e) => Quorum::of_fragments(e.data as usize, e.parity as usize, 1),
+            None => Quorum::of_replicas(self.replicas as usize),
+        }
     }
 
     /// Bytes on disks per byte of an object.

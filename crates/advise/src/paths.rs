@@ -340,7 +340,6 @@ impl<'a> World<'a> {
                 self.write_fragments(proxy, rows, size, erasure, &containers, dice, steps)
             }
             None => {
-                let quorum = (self.cluster.replicas as usize).div_ceil(2);
                 let branches = rows.iter().enumerate().map(|(index, device)| {
                     let row = containers.get(index).copied();
                     let inner = self.stored(*device, size, 0.0, row, dice);
@@ -349,7 +348,7 @@ impl<'a> World<'a> {
                 });
                 let branches = branches.collect();
                 steps.push(Step::Fork {
-                    need: quorum,
+                    need: self.cluster.quorum().size(),
                     branches,
                 });
             }
@@ -474,7 +473,7 @@ impl<'a> World<'a> {
         steps: &mut Vec<Step>,
     ) {
         let cost = self.store();
-        let (need, part) = (erasure.data as usize + 1, size / f64::from(erasure.data));
+        let (need, part) = (self.cluster.quorum().size(), size / f64::from(erasure.data));
         let first = rows.iter().map(|device| {
             let mut inner = Vec::new();
             let op = cost.write_replica * BEFORE + cost.fragment;

@@ -18,7 +18,7 @@ use cairn_http::{Body, Clock, Request, respond};
 use cairn_index::PolicyClaim;
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Rings};
-use cairn_types::{HashPath, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, PolicyIndex, Quorum, Timestamp};
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
@@ -250,7 +250,7 @@ impl ContainerReconciler {
         let path = format!("/{account}/{container}");
         let ring = self.parts.rings.container();
         let nodes = ring.primaries(self.partition(&ring, account, container));
-        let most = nodes.len() / 2 + 1;
+        let enough = Quorum::majority_of(nodes.len());
         let answers = self
             .ask_nodes(account, container, Method::HEAD, &path, None)
             .await;
@@ -260,7 +260,7 @@ impl ContainerReconciler {
             .filter(|(status, _)| known(*status))
             .filter_map(|(_, headers)| claim(headers))
             .collect();
-        if claims.len() < most {
+        if !enough.is_reached_by(claims.len()) {
             return None;
         }
         let best = claims.iter().min_by(|a, b| a.0.rank(&b.0))?;

@@ -2,104 +2,22 @@
 //! responds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::params::quote_path;
 use cairn_http::{Body, Request, Response};
+use cairn_types::Quorum;
 use http::{HeaderMap, Method, StatusCode};
-use tokio::sync::mpsc;
 use tracing::debug;
 
 use crate::backends::Backends;
+use crate::gather::{Answer, Gather, Timeouts};
 use crate::node::Node;
 use crate::nodes::Nodes;
-use crate::quorum;
 
 /// Maximum bytes kept of a replica's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
-
-/// One replica's response; a replica that did not respond counts as 503 without a node.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    pub node: Option<Node>,
-}
-
-impl Answer {
-    /// The entry for a node that did not respond.
-    pub fn none() -> Self {
-        Answer {
-            status: 503,
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
-            node: None,
-        }
-    }
-}
-
-/// Maximum bytes of request bodies that stragglers may hold after their requests were answered.
-/// Beyond that, requests are answered no faster than by their slowest replica, so that a slow disk
-/// does not fill the memory.
-const LEFT_BEHIND_MAX_BYTES: usize = 16 << 20;
-
-/// Request state shared by the tasks of all its replicas, dropped with the last of them.
-struct Shared {
-    request: FanOut,
-    left: LeftBehind,
-}
-
-/// Accounts for a request body held by stragglers: counted from the client's response until the
-/// last task that shares it has ended.
-pub struct LeftBehind {
-    backends: Arc<Backends>,
-    bytes: usize,
-    counted: AtomicUsize,
-}
-
-impl LeftBehind {
-    /// Accounting for a body of `bytes` bytes, which is not counted yet.
-    pub fn new(backends: Arc<Backends>, bytes: usize) -> Self {
-        LeftBehind {
-            backends,
-            bytes,
-            counted: AtomicUsize::new(0),
-        }
-    }
-
-    /// Counts the body from now on. Returns false if the limit is exceeded, so that the stragglers
-    /// must be awaited.
-    pub fn try_count(&self) -> bool {
-        let (bytes, all) = (self.bytes, &self.backends.left_behind);
-        if all.fetch_add(bytes, Ordering::Relaxed) + bytes > LEFT_BEHIND_MAX_BYTES {
-            all.fetch_sub(bytes, Ordering::Relaxed);
-            return bytes == 0;
-        }
-        self.counted.store(bytes, Ordering::Relaxed);
-        true
-    }
-}
-
-impl Drop for LeftBehind {
-    fn drop(&mut self) {
-        let counted = *self.counted.get_mut();
-        self.backends
-            .left_behind
-            .fetch_sub(counted, Ordering::Relaxed);
-    }
-}
-
-/// Timeouts of a fan-out.
-#[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// Maximum wait for one node's response.
-    pub node: Duration,
-    /// Maximum further wait for the others once a quorum has responded.
-    pub post_quorum: Duration,
-}
 
 /// A request to all replicas; only the headers differ between them.
 pub struct FanOut {
@@ -127,70 +45,30 @@ pub fn backend_uri(node: &Node, partition: u32, path: &str, query: Option<&str>)
     text.parse().unwrap_or_else(|_| http::Uri::from_static("/"))
 }
 
-/// Sends `headers.len()` requests at once. Returns when a quorum of `node_count` agrees and the
-/// others have had `post_quorum`. Stragglers then continue detached, unless detached requests
-/// already hold [`LEFT_BEHIND_MAX_BYTES`] of bodies: then they are awaited for up to `node`. The
-/// result has at least `node_count` entries, missing ones as 503.
+/// Sends one request for each of `headers` at once, and returns when `quorum` agrees and the others
+/// have had their time ([`Gather::answers`]).
 pub async fn fan_out(
     backends: &Arc<Backends>,
     nodes: &Arc<Nodes>,
     partition: u32,
     request: FanOut,
     headers: Vec<HeaderMap>,
-    node_count: usize,
-    patience: Timeouts,
+    quorum: Quorum,
+    timeouts: Timeouts,
 ) -> Vec<Answer> {
     let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
-    let shared = Arc::new(Shared {
-        left: LeftBehind::new(backends.clone(), request.body.len()),
-        request,
-    });
-    let (tx, mut rx) = mpsc::channel(headers.len().max(1));
+    let mut gather = Gather::new(backends, quorum, timeouts)
+        .holding(request.body.len())
+        .awaiting_the_one(of_one_there);
+    let request = Arc::new(request);
     for head in headers {
-        let (nodes, shared, tx) = (nodes.clone(), shared.clone(), tx.clone());
-        tokio::spawn(Box::pin(async move {
-            let (backends, request) = (&shared.left.backends, &shared.request);
-            let answer =
-                one_replica(backends, &nodes, partition, request, head, patience.node).await;
-            let _ = tx.send(answer).await;
-        }));
-    }
-    drop(tx);
-    let quorum = quorum::quorum_size(node_count);
-    let mut answers = Vec::with_capacity(node_count);
-    let mut statuses = Vec::with_capacity(node_count);
-    let take = |answer: Option<Answer>, answers: &mut Vec<Answer>, statuses: &mut Vec<u16>| {
-        if let Some(answer) = answer {
-            statuses.push(answer.status);
-            answers.push(answer);
-        }
-    };
-    while let Some(answer) = rx.recv().await {
-        take(answer, &mut answers, &mut statuses);
-        if quorum::have_quorum(&statuses, quorum) {
-            break;
-        }
-    }
-    // A replica that missed an object responds 404; the one that has the object may be the slowest.
-    let post_quorum = match of_one_there && quorum::have_quorum_of(&statuses, 404, quorum) {
-        true => patience.node,
-        false => patience.post_quorum,
-    };
-    {
-        let mut rest = std::pin::pin!(async {
-            while let Some(answer) = rx.recv().await {
-                take(answer, &mut answers, &mut statuses);
-            }
+        let (backends, nodes, request) = (backends.clone(), nodes.clone(), request.clone());
+        gather.start(async move {
+            one_replica(&backends, &nodes, partition, &request, head, timeouts.node).await
         });
-        let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
-        if in_time.is_err() && !shared.left.try_count() {
-            let _ = tokio::time::timeout(patience.node, rest).await;
-        }
     }
-    while answers.len() < node_count {
-        answers.push(Answer::none());
-    }
-    answers
+    drop(request);
+    gather.answers().await
 }
 
 /// A handoff's 404 carries no information unless it has a tombstone.
@@ -297,11 +175,14 @@ pub fn check(node: &Node, status: u16, nodes: &Nodes) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use cairn_http::{handler_fn, respond};
     use tokio::time::Instant;
 
     use super::*;
     use crate::error_limit::ErrorLimiter;
+    use crate::gather::LEFT_BEHIND_MAX_BYTES;
     use crate::hosts::tests::ring_of;
     use crate::rings::LoadedRing;
 
@@ -326,7 +207,8 @@ mod tests {
             extensions: http::Extensions::new(),
         };
         let headers = vec![HeaderMap::new(); 3];
-        let answers = fan_out(backends, &nodes, 0, request, headers, 3, TIMEOUTS).await;
+        let quorum = Quorum::of_replicas(3);
+        let answers = fan_out(backends, &nodes, 0, request, headers, quorum, TIMEOUTS).await;
         assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
         began.elapsed()
     }

@@ -9,6 +9,7 @@ mod clocks;
 pub mod documents;
 pub mod error_limit;
 pub mod fan_out;
+pub mod gather;
 pub mod hedge;
 pub mod hosts;
 mod node;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use cairn_ring::{Device, HandoffNode, Ring, RingError, RingFile};
-use cairn_types::{HashPath, PolicyIndex, PolicySet};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Quorum};
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -92,6 +92,12 @@ impl LoadedRing {
 
     pub fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// The quorum of writes that every replica of a partition gets whole: accounts and containers,
+    /// and metadata of objects. With a fraction of a replica, that of the partitions with one more.
+    pub fn quorum(&self) -> Quorum {
+        Quorum::of_replicas(self.ring.replica_count().ceil() as usize)
     }
 
     /// All addresses of a host in this ring, which may be a name.

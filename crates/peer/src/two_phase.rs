@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::backends::Backends;
 use crate::documents;
-use crate::fan_out::Answer;
+use crate::gather::Answer;
 use crate::node::Node;
 use wire::Piece;
 

@@ -11,6 +11,7 @@ use crate::app::Proxy;
 use crate::checks;
 use crate::headers;
 use crate::request::{Incoming, network_of};
+use crate::status;
 use crate::write::Write;
 
 const ACL: &str = "x-account-access-control";
@@ -50,7 +51,7 @@ impl Proxy {
             let status = respond::header(response.headers(), "x-account-status");
             if status.is_some_and(|s| s.eq_ignore_ascii_case("deleted")) {
                 let headers = std::mem::take(response.headers_mut());
-                response = respond::standard(StatusCode::GONE);
+                response = status::deleted_account();
                 merge(response.headers_mut(), headers);
             } else if self.options.account_autocreate {
                 response = self.pretended_account(incoming);
@@ -68,13 +69,11 @@ impl Proxy {
 
     /// The response for an account that will be created by its first write: empty.
     fn pretended_account(&self, incoming: &Incoming) -> Response {
-        let head = incoming.method() == Method::HEAD;
-        let (code, body) = if head {
-            (StatusCode::NO_CONTENT, "")
-        } else {
-            (StatusCode::OK, "[]")
+        let json = "application/json; charset=utf-8";
+        let mut response = match *incoming.method() {
+            Method::HEAD => status::known_to_be_empty(json),
+            _ => status::known(json, "[]"),
         };
-        let mut response = respond::typed(code, "application/json; charset=utf-8", body);
         let headers = response.headers_mut();
         for name in [
             "x-account-container-count",
@@ -120,7 +119,7 @@ impl Proxy {
     async fn account_delete(&self, incoming: &mut Incoming, account: &str) -> Response {
         // A query string here belongs to a middleware that is not in the pipeline.
         if !incoming.params.is_empty() {
-            return respond::standard(StatusCode::BAD_REQUEST);
+            return status::stray_query();
         }
         let response = self
             .account_request(incoming, account, Method::DELETE)

@@ -13,7 +13,7 @@ use cairn_http::{
 use cairn_peer::{Backends, ErrorLimiter, Rings};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{ALLOW, CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, Method};
 use serde_json::json;
 
 use crate::affinity::{Affinities, Timings};
@@ -25,6 +25,7 @@ use crate::object::erasure::Erasure;
 use crate::request::{self, Incoming, Target};
 use crate::settings::{ProxyOptions, ProxySettings};
 use crate::shards::RootListing;
+use crate::status;
 
 /// The proxy server of a cluster.
 pub struct Proxy {
@@ -154,7 +155,7 @@ impl Proxy {
         if incoming.method() == Method::OPTIONS {
             return match target {
                 Target::Info => {
-                    let mut response = respond::empty(StatusCode::OK);
+                    let mut response = status::ok();
                     response
                         .headers_mut()
                         .insert(ALLOW, HeaderValue::from_static("HEAD, GET, OPTIONS"));
@@ -212,17 +213,16 @@ impl Proxy {
         }
         let target = request::parse_target(parts.uri.path(), &self.constraints, allow_reserved)?;
         if self.is_host_denied(&parts.headers) {
-            return Err(respond::text(StatusCode::FORBIDDEN, "Invalid host header"));
+            return Err(status::denied_host());
         }
-        let params = Params::parse(parts.uri.query()).map_err(|_| {
-            respond::text(StatusCode::BAD_REQUEST, "query parameters: not valid UTF-8")
-        })?;
+        let params = Params::parse(parts.uri.query())
+            .map_err(|_| status::malformed("query parameters: not valid UTF-8"))?;
         let timestamp = match respond::header(&parts.headers, "x-timestamp") {
             None => self.clock.unique(),
             Some(text) => Timestamp::parse(text).map_err(|_| {
                 let text =
                     format!("X-Timestamp should be a UNIX timestamp float value; was {text:?}");
-                respond::text(StatusCode::BAD_REQUEST, text)
+                status::malformed(text)
             })?,
         };
         Ok(Incoming {
@@ -256,7 +256,7 @@ impl Proxy {
     }
 
     pub(crate) fn not_allowed(&self, target: &Target) -> Response {
-        let mut response = respond::standard(StatusCode::METHOD_NOT_ALLOWED);
+        let mut response = status::not_allowed();
         let allowed = self.allowed_methods(target).join(", ");
         respond::set(response.headers_mut(), ALLOW.as_str(), allowed);
         response

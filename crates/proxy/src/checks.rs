@@ -3,21 +3,18 @@
 
 use cairn_http::{Response, limits, params, respond};
 use cairn_types::{Constraints, ServerKind, Timestamp};
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
-use http::{HeaderMap, StatusCode};
 
 use crate::headers;
 use crate::request::Incoming;
+use crate::status::{self, malformed};
 
 type Check = Result<(), Response>;
 
-fn bad_request(message: impl Into<String>) -> Response {
-    respond::text(StatusCode::BAD_REQUEST, message)
-}
-
 /// Checks like [`limits::check_metadata`]; the error is the response.
 pub(crate) fn check_metadata(headers: &HeaderMap, kind: ServerKind, limits: &Constraints) -> Check {
-    limits::check_metadata(headers, kind, limits).map_err(bad_request)
+    limits::check_metadata(headers, kind, limits).map_err(malformed)
 }
 
 /// The framing of a request's body.
@@ -38,20 +35,17 @@ pub(crate) fn message_length(headers: &HeaderMap) -> Result<MessageLength, Respo
             .to_ascii_lowercase();
         return match last.as_str() {
             "chunked" if encodings.split(',').count() == 1 => Ok(MessageLength::Chunked),
-            "chunked" => Err(respond::text(
-                StatusCode::NOT_IMPLEMENTED,
-                format!(
-                    "Unsupported Transfer-Coding header value specified in Transfer-Encoding header: {encodings}"
-                ),
-            )),
-            _ => Err(bad_request("Invalid Transfer-Encoding header value")),
+            "chunked" => Err(status::unsupported(format!(
+                "Unsupported Transfer-Coding header value specified in Transfer-Encoding header: {encodings}"
+            ))),
+            _ => Err(malformed("Invalid Transfer-Encoding header value")),
         };
     }
     match headers.get(CONTENT_LENGTH) {
         None => Ok(MessageLength::Absent),
         Some(value) => respond_number(value)
             .map(MessageLength::Known)
-            .ok_or_else(|| bad_request("Invalid Content-Length header value")),
+            .ok_or_else(|| malformed("Invalid Content-Length header value")),
     }
 }
 
@@ -68,31 +62,25 @@ pub(crate) fn check_object_creation(
     let length = message_length(incoming.headers())?;
     match length {
         MessageLength::Known(n) if n > limits.max_file_size => {
-            return Err(respond::text(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "Your request is too large.",
-            ));
+            return Err(status::too_large());
         }
         MessageLength::Absent => {
-            return Err(respond::text(
-                StatusCode::LENGTH_REQUIRED,
-                "Missing Content-Length header.",
-            ));
+            return Err(status::unknown_length());
         }
         _ => {}
     }
     if object.len() > limits.max_object_name_length {
-        return Err(bad_request(format!(
+        return Err(malformed(format!(
             "Object name length of {} longer than {}",
             object.len(),
             limits.max_object_name_length
         )));
     }
     let Some(content_type) = incoming.headers().get(CONTENT_TYPE) else {
-        return Err(bad_request("No content type"));
+        return Err(malformed("No content type"));
     };
     let Ok(content_type) = std::str::from_utf8(content_type.as_bytes()) else {
-        return Err(bad_request("Invalid Content-Type"));
+        return Err(malformed("Invalid Content-Type"));
     };
     check_metadata(incoming.headers(), ServerKind::Object, limits)?;
     let reserved = content_type
@@ -100,7 +88,7 @@ pub(crate) fn check_object_creation(
         .skip(1)
         .any(|param| param.trim_start().starts_with("swift_"));
     if reserved && !incoming.context.content_type_overridden {
-        return Err(bad_request(
+        return Err(malformed(
             "Invalid Content-Type, swift_* is not a valid parameter name.",
         ));
     }
@@ -134,22 +122,22 @@ pub(crate) fn check_delete_headers(
 ) -> Result<Option<u64>, Response> {
     let mut delete_at = None;
     if let Some(value) = headers.get("x-delete-after") {
-        let after = whole_number(value).ok_or_else(|| bad_request("Non-integer X-Delete-After"))?;
+        let after = whole_number(value).ok_or_else(|| malformed("Non-integer X-Delete-After"))?;
         // Like float arithmetic: the fraction of the request's time is added, and the sum
         // truncated.
         let at = (now.ticks() as i128 + after * 100_000).div_euclid(100_000);
         let at = at.clamp(0, MAX_DELETE_AT);
         if at * 100_000 <= now.ticks() as i128 {
-            return Err(bad_request("X-Delete-After in past"));
+            return Err(malformed("X-Delete-After in past"));
         }
         delete_at = Some(at);
         headers.remove("x-delete-after");
     } else if let Some(value) = headers.get("x-delete-at") {
-        let at = whole_number(value).ok_or_else(|| bad_request("Non-integer X-Delete-At"))?;
+        let at = whole_number(value).ok_or_else(|| malformed("Non-integer X-Delete-At"))?;
         let at = at.clamp(0, MAX_DELETE_AT);
         let replication = respond::header(headers, "x-backend-replication");
         if at * 100_000 <= now.ticks() as i128 && !replication.is_some_and(params::is_true) {
-            return Err(bad_request("X-Delete-At in past"));
+            return Err(malformed("X-Delete-At in past"));
         }
         delete_at = Some(at);
     }
@@ -175,7 +163,7 @@ pub(crate) fn check_name_length(
     let limit = if twice { limit * 2 } else { limit };
     if name.len() > limit {
         let text = format!("{what} name length of {} longer than {limit}", name.len());
-        return Err(respond::typed(StatusCode::BAD_REQUEST, respond::HTML, text));
+        return Err(status::name_too_long(text));
     }
     Ok(())
 }
@@ -187,10 +175,7 @@ pub(crate) fn check_listing_limit(params: &params::Params, most: usize) -> Check
         .filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
         .is_some_and(|text| text.parse::<u64>().is_ok_and(|n| n > most as u64) || text.len() > 19);
     if over {
-        return Err(respond::text(
-            StatusCode::PRECONDITION_FAILED,
-            format!("Maximum limit is {most}"),
-        ));
+        return Err(status::long_listing(most));
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::checks;
 use crate::headers;
 use crate::request::Incoming;
 use crate::shards::{self, Listed};
+use crate::status;
 use crate::write::Write;
 
 /// Verb with which middleware adds rows to a container.
@@ -53,7 +54,7 @@ impl Proxy {
             // Whether the account exists is revealed only to authorized users.
             return match self.authorize(incoming, None).await {
                 Err(denied) => denied,
-                Ok(()) => respond::standard(StatusCode::NOT_FOUND),
+                Ok(()) => status::no_such_account(),
             };
         }
         if incoming.method() == Method::GET {
@@ -115,12 +116,12 @@ impl Proxy {
                 .autocreate_account(&incoming.context, &cause, account)
                 .await
             {
-                return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+                return status::unavailable();
             }
             known = self.known_account(&incoming.context, account).await;
         }
         if !known.stored {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_account();
         }
         let most = self.options.max_containers_per_account;
         let exempt = self
@@ -133,8 +134,7 @@ impl Proxy {
                 .container_info(&incoming.context, account, container)
                 .await;
             if !info.exists() {
-                let text = format!("Reached container limit of {most}");
-                return respond::text(StatusCode::FORBIDDEN, text);
+                return status::too_many_containers(most);
             }
         }
         let (name, index) = match policy {
@@ -163,7 +163,7 @@ impl Proxy {
             return refused;
         }
         if !self.known_account(&incoming.context, account).await.stored {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_account();
         }
         let base = headers::with_metadata(incoming, ServerKind::Container);
         let response = self
@@ -183,7 +183,7 @@ impl Proxy {
             return denied;
         }
         if !self.known_account(&incoming.context, account).await.stored {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_account();
         }
         let mut base = headers::base(incoming);
         let index = self.policies.default_policy().index.0.to_string();
@@ -194,7 +194,7 @@ impl Proxy {
         self.forget_container(account, container);
         if response.status() == StatusCode::ACCEPTED {
             // No server had the container.
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_container();
         }
         response
     }
@@ -210,7 +210,7 @@ impl Proxy {
         let body = std::mem::take(&mut incoming.body);
         let rows = match body.collect(UPDATE_BYTES_MAX).await {
             Ok(rows) => rows,
-            Err(error) => return respond::text(StatusCode::BAD_REQUEST, error.to_string()),
+            Err(error) => return status::malformed(error.to_string()),
         };
         let ring = incoming.network_of(self.rings.container());
         let partition = ring.partition(&self.hash_path, account, Some(container), None);
@@ -239,7 +239,7 @@ impl Proxy {
                     }
                 }
                 Err(error) => {
-                    return Err(respond::text(StatusCode::BAD_REQUEST, error.to_string()));
+                    return Err(status::malformed(error.to_string()));
                 }
             }
         }
@@ -259,10 +259,11 @@ impl Proxy {
         else {
             return Ok(None);
         };
-        let bad = |text: String| respond::text(StatusCode::BAD_REQUEST, text);
         match self.policies.by_name(name) {
-            None => Err(bad(format!("Invalid X-Storage-Policy '{name}'"))),
-            Some(policy) if policy.deprecated => Err(bad(format!(
+            None => Err(status::malformed(format!(
+                "Invalid X-Storage-Policy '{name}'"
+            ))),
+            Some(policy) if policy.deprecated => Err(status::malformed(format!(
                 "Storage Policy '{}' is deprecated",
                 policy.name
             ))),

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use cairn_http::{ContainerInfo, Cors, Response, respond};
 use cairn_types::header_name;
-use http::StatusCode;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, HeaderMap, VARY,
@@ -14,6 +13,7 @@ use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
 use crate::settings::ProxyOptions;
+use crate::status;
 
 /// Headers that scripts may read in every response.
 const EXPOSED: [&str; 10] = [
@@ -49,7 +49,7 @@ impl Proxy {
 }
 
 fn plain_options(allowed: &[&str]) -> Response {
-    let mut response = respond::empty(StatusCode::OK);
+    let mut response = status::ok();
     respond::set(response.headers_mut(), ALLOW.as_str(), allowed.join(", "));
     response
 }
@@ -71,7 +71,7 @@ fn preflight(options: &ProxyOptions, cors: &Cors, asked: &HeaderMap, allowed: &[
     let origin = text("origin");
     let method = text("access-control-request-method");
     if !is_origin_allowed(options, cors, origin) || !allowed.contains(&method) {
-        *response.status_mut() = StatusCode::UNAUTHORIZED;
+        status::deny_origin(&mut response);
         return response;
     }
     let headers = response.headers_mut();
@@ -215,7 +215,7 @@ mod tests {
                 answer,
                 "{own} {origin}"
             );
-            assert_eq!(response.status() == StatusCode::OK, answer.is_some());
+            assert_eq!(response.status() == 200, answer.is_some());
             let max_age = answer.map(|_| "999");
             assert_eq!(get(headers, "access-control-max-age"), max_age);
             let vary = answer.filter(|a| *a != "*").map(|_| "Origin");

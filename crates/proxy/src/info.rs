@@ -12,12 +12,13 @@ use cairn_http::{
     PolicyUsage, Response, respond,
 };
 use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp, hex};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use subtle::ConstantTimeEq;
 
 use crate::app::Proxy;
 use crate::headers::POLICY_INDEX;
 use crate::request::{Incoming, Target};
+use crate::status;
 
 /// An account's information in the cache.
 #[derive(Clone, Debug, Default)]
@@ -191,14 +192,14 @@ impl Proxy {
     /// `GET /info`, possibly signed by the admin key.
     pub(crate) fn cluster_info(&self, incoming: &Incoming) -> Response {
         if !self.options.expose_info {
-            return respond::standard(StatusCode::FORBIDDEN);
+            return status::hidden_info();
         }
         let param = |name| incoming.params.get(name).unwrap_or("");
         let (signature, expires) = (param("swiftinfo_sig"), param("swiftinfo_expires"));
         let admin = !signature.is_empty() || !expires.is_empty();
         if admin {
             let Some(key) = &self.options.admin_key else {
-                return respond::standard(StatusCode::FORBIDDEN);
+                return status::hidden_info();
             };
             let live = expires
                 .parse::<u64>()
@@ -213,17 +214,13 @@ impl Proxy {
                 bool::from(valid.as_bytes().ct_eq(signature.as_bytes()))
             });
             if !(live && signed) {
-                return respond::standard(StatusCode::UNAUTHORIZED);
+                return status::bad_signature();
             }
         }
         let view = self
             .swift_info
             .view(&self.options.disallowed_sections, admin);
-        let mut response = respond::typed(
-            StatusCode::OK,
-            "application/json; charset=UTF-8",
-            view.to_string(),
-        );
+        let mut response = status::known("application/json; charset=UTF-8", view.to_string());
         if let Some(origin) = incoming.headers().get(http::header::ORIGIN) {
             let headers = response.headers_mut();
             headers.insert(http::header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

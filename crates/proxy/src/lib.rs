@@ -18,6 +18,7 @@ mod read;
 mod request;
 mod settings;
 mod shards;
+mod status;
 mod write;
 
 pub use app::Proxy;

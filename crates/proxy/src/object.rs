@@ -13,9 +13,9 @@ mod put_stream;
 use std::sync::Arc;
 
 use cairn_formats::shard::{Bounded, Namespace};
-use cairn_http::{ContainerInfo, Response, params, respond};
-use cairn_peer::{LoadedRing, Nodes, quorum};
-use cairn_types::{PolicyIndex, expirer};
+use cairn_http::{ContainerInfo, Response, params};
+use cairn_peer::{LoadedRing, Nodes};
+use cairn_types::{PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
 
@@ -23,6 +23,7 @@ use self::erasure::Erasure;
 use crate::app::Proxy;
 use crate::headers::{self, POLICY_INDEX};
 use crate::request::{Incoming, network_of};
+use crate::status;
 
 /// An object's full name.
 #[derive(Clone, Copy)]
@@ -36,6 +37,8 @@ pub(crate) struct Name<'a> {
 pub(crate) struct Location {
     pub(crate) info: Arc<ContainerInfo>,
     pub(crate) policy: PolicyIndex,
+    /// The policy's kind, which gives the quorums of writes.
+    pub(crate) kind: PolicyKind,
     pub(crate) ring: Arc<LoadedRing>,
     pub(crate) partition: u32,
     /// The shard that gets the object's row.
@@ -90,7 +93,7 @@ impl Proxy {
             return response;
         }
         if !location.info.exists() {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_such_container();
         }
         if let Some("sharding" | "sharded") = location.info.sharding_state.as_deref() {
             let shard = self.update_shard(incoming, name.account, name.container, name.object);
@@ -110,15 +113,16 @@ impl Proxy {
         name: Name<'_>,
         info: Arc<ContainerInfo>,
     ) -> Result<Location, Response> {
-        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         if info.status == 0 || info.status >= 500 {
-            return Err(unavailable());
+            return Err(status::unavailable());
         }
         let policy = incoming
             .header(POLICY_INDEX)
             .and_then(|text| text.parse().ok())
             .map_or(info.policy, PolicyIndex);
-        let ring = self.rings.object(policy).ok_or_else(unavailable)?;
+        let ring = self.rings.object(policy).ok_or_else(status::unavailable)?;
+        let known = self.policies.by_index(policy);
+        let kind = known.ok_or_else(status::unavailable)?.kind;
         let ring = incoming.network_of(ring);
         let partition = ring.partition(
             &self.hash_path,
@@ -135,12 +139,13 @@ impl Proxy {
                     "an erasure-coded policy's ring must have as many replicas as fragments: \
                      set its replicas and rebalance"
                 );
-                return Err(unavailable());
+                return Err(status::unavailable());
             }
         }
         Ok(Location {
             info,
             policy,
+            kind,
             ring,
             partition,
             shard: None,
@@ -193,11 +198,10 @@ impl Proxy {
         };
         let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
-        let enough = match &location.erasure {
-            Some(erasure) => erasure.scheme.quorum(),
-            None => quorum::quorum_size(replicas),
-        };
-        let updates = container_updates(nodes.len(), replicas, enough);
+        let updates = container_updates(
+            Quorum::of_replicas(nodes.len()),
+            location.kind.upload_quorum(replicas),
+        );
         let db_state = location
             .info
             .sharding_state
@@ -263,14 +267,13 @@ impl Proxy {
 }
 
 /// Number of container updates to send such that every quorum of object servers updates a quorum of
-/// the container's replicas, and all of them if no server fails. `enough` is the size of the object
-/// quorum.
-fn container_updates(containers: usize, objects: usize, enough: usize) -> usize {
-    if containers == 0 {
+/// the container's replicas, and all of them if no server fails.
+fn container_updates(containers: Quorum, objects: Quorum) -> usize {
+    if containers.servers() == 0 {
         return 0;
     }
-    let needed = quorum::quorum_size(containers) + objects.saturating_sub(enough);
-    needed.max(containers)
+    let needed = containers.size() + objects.missing_max();
+    needed.max(containers.servers())
 }
 
 #[cfg(test)]
@@ -279,11 +282,11 @@ mod tests {
 
     #[test]
     fn updates_reach_a_quorum() {
-        assert_eq!(container_updates(3, 3, 2), 3);
-        assert_eq!(container_updates(3, 6, 3), 5);
-        assert_eq!(container_updates(1, 3, 2), 2);
-        // Four data fragments and two parity fragments.
-        assert_eq!(container_updates(3, 6, 5), 3);
-        assert_eq!(container_updates(0, 3, 2), 0);
+        let of = Quorum::of_replicas;
+        assert_eq!(container_updates(of(3), of(3)), 3);
+        assert_eq!(container_updates(of(3), of(6)), 5);
+        assert_eq!(container_updates(of(1), of(3)), 2);
+        assert_eq!(container_updates(of(3), Quorum::of_fragments(4, 2, 1)), 3);
+        assert_eq!(container_updates(of(0), of(3)), 0);
     }
 }

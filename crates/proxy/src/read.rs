@@ -12,7 +12,7 @@ use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls, fan_out, quorum};
-use cairn_types::{PolicyIndex, ServerKind, Timestamp};
+use cairn_types::{PolicyIndex, Quorum, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -24,6 +24,7 @@ use crate::affinity::{Affinity, Sorting, Timings};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 
 use body::{Wanted, bare_etag, passed_on};
 
@@ -56,13 +57,12 @@ struct Source {
 }
 
 /// Responses of replicas that could not provide the data.
-#[derive(Default)]
 struct Refusals {
     /// Number of further primaries without any trace of the object that are ignored
     /// (`rebalance_missing_suppression_count`).
     unheard_of_left: usize,
-    /// Number of refusing primaries that cannot all have missed a write that a quorum has.
-    majority: usize,
+    /// Refusing primaries that cannot all have missed a write that a quorum of them has.
+    enough: Quorum,
     /// Number of primaries that responded and cannot provide the data.
     primaries: usize,
     statuses: Vec<u16>,
@@ -134,11 +134,7 @@ impl Proxy {
             timeout: self.options.recoverable_node_timeout,
         };
         let primaries = ring.ring().replica_count().ceil() as usize;
-        let mut refusals = Refusals {
-            unheard_of_left: affinity.unheard_of.min(primaries.saturating_sub(1)),
-            majority: primaries / 2 + 1,
-            ..Refusals::default()
-        };
+        let mut refusals = Refusals::new(primaries, affinity.unheard_of);
         let source = if headers::wants_newest(incoming) {
             Box::pin(read.newest(&mut refusals)).await
         } else if affinity.concurrent_gets {
@@ -480,10 +476,21 @@ impl Read {
 }
 
 impl Refusals {
+    fn new(primaries: usize, unheard_of: usize) -> Self {
+        Refusals {
+            unheard_of_left: unheard_of.min(primaries.saturating_sub(1)),
+            enough: Quorum::majority_of(primaries),
+            primaries: 0,
+            statuses: Vec::new(),
+            answers: Vec::new(),
+            newest_tombstone: Timestamp::ZERO,
+        }
+    }
+
     /// Do the primaries' refusals decide the outcome without the missing responses? A quorum has
     /// every acknowledged write, so a majority includes a server that has it.
     fn is_settled(&self) -> bool {
-        self.primaries >= self.majority && !self.statuses.is_empty()
+        self.enough.is_reached_by(self.primaries) && !self.statuses.is_empty()
     }
 
     /// Records a refusal; returns a source unless a newer tombstone is known.
@@ -516,7 +523,7 @@ impl Refusals {
 /// The response if no node has the data: the one most agree on, or 503.
 fn refusal(refusals: &Refusals, path: &str) -> Response {
     let statuses = &refusals.statuses;
-    let quorum = quorum::quorum_size(statuses.len());
+    let quorum = Quorum::of_replicas(statuses.len());
     match quorum::best_index(statuses, quorum).filter(|_| !statuses.is_empty()) {
         Some(i) => {
             let (headers, body) = &refusals.answers[i];
@@ -524,7 +531,7 @@ fn refusal(refusals: &Refusals, path: &str) -> Response {
         }
         None => {
             warn!(path, ?statuses, "no replica answered the read");
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::unavailable()
         }
     }
 }

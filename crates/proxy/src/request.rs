@@ -8,7 +8,9 @@ use cairn_http::{Body, Context, Response, respond};
 use cairn_peer::LoadedRing;
 use cairn_types::{Constraints, Timestamp};
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
+
+use crate::status;
 
 /// The entity that a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,12 +114,7 @@ pub(crate) fn parse_target(
     constraints: &Constraints,
     allow_reserved: bool,
 ) -> Result<Target, Response> {
-    let bad_text = || {
-        respond::text(
-            StatusCode::PRECONDITION_FAILED,
-            "Invalid UTF8 or contains NULL",
-        )
-    };
+    let bad_text = || status::bad_path("Invalid UTF8 or contains NULL");
     let path = params::unquote(raw_path).map_err(|_| bad_text())?;
     if path.contains('\0') && !allow_reserved {
         return Err(bad_text());
@@ -125,12 +122,11 @@ pub(crate) fn parse_target(
     if path == "/info" {
         return Ok(Target::Info);
     }
-    let not_found = || respond::standard(StatusCode::NOT_FOUND);
-    let segments = params::split_path(&path, 1, 4, true).ok_or_else(not_found)?;
+    let segments = params::split_path(&path, 1, 4, true).ok_or_else(status::no_such_path)?;
     let version = segments[0].unwrap_or("");
     let (account, container, object) = (segments[1], segments[2], segments[3]);
     if account.is_some() && !constraints.valid_api_versions.iter().any(|v| v == version) {
-        return Err(respond::standard(StatusCode::BAD_REQUEST));
+        return Err(status::unknown_version());
     }
     let own = |text: &str| text.to_owned();
     let target = match (account, container, object) {
@@ -145,11 +141,11 @@ pub(crate) fn parse_target(
         },
         (Some(a), None, None) => Target::Account { account: own(a) },
         (None, None, None) => {
-            return Err(respond::text(StatusCode::PRECONDITION_FAILED, "Bad URL"));
+            return Err(status::bad_path("Bad URL"));
         }
         // An empty segment in the middle. Swift's proxy alone would respond 412, but the middleware
         // of its default pipeline responds 404 before that.
-        _ => return Err(not_found()),
+        _ => return Err(status::no_such_path()),
     };
     check_reserved(&target)?;
     Ok(target)
@@ -158,10 +154,9 @@ pub(crate) fn parse_target(
 /// A name with a NUL must begin with one, and below a reserved name all names must be reserved.
 fn check_reserved(target: &Target) -> Result<(), Response> {
     let bad = |what: &str| {
-        Err(respond::text(
-            StatusCode::BAD_REQUEST,
-            format!("Invalid reserved-namespace {what}"),
-        ))
+        Err(status::malformed(format!(
+            "Invalid reserved-namespace {what}"
+        )))
     };
     let mixed = |name: &str| name.contains('\0') && !name.starts_with('\0');
     if mixed(target.account()) {

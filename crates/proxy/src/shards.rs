@@ -22,6 +22,7 @@ use tracing::{debug, error, warn};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::{Incoming, Target};
+use crate::status;
 
 /// Maximum bytes of a listing: ten thousand names of a kilobyte with their metadata, or as many
 /// namespaces.
@@ -121,7 +122,7 @@ impl Proxy {
             count = namespaces.len(),
             "shards remembered"
         );
-        let mut response = respond::empty(StatusCode::OK);
+        let mut response = status::ok();
         *response.headers_mut() = root.headers.clone();
         Some((response, wanted(&incoming.params, namespaces.to_vec())))
     }
@@ -155,10 +156,9 @@ impl Proxy {
         }
         let (mut response, namespaces) = self.records(response, name, namespaces_of).await;
         let Some(mut namespaces) = namespaces else {
-            return (respond::standard(StatusCode::SERVICE_UNAVAILABLE), None);
+            return (status::unavailable(), None);
         };
-        // A status without content would suppress the listing.
-        *response.status_mut() = StatusCode::OK;
+        status::make_listing(&mut response);
         let sharded = is(&response, "x-backend-sharding-state", "sharded");
         if !namespaces.is_empty() && all && sharded {
             namespaces = shard::contiguous(namespaces);
@@ -248,7 +248,7 @@ impl Proxy {
                         path = incoming.target.entity_path(),
                         "a listing is given up, as one of its shards cannot be listed"
                     );
-                    return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+                    return status::unavailable();
                 }
             }
         }
@@ -264,7 +264,7 @@ impl Proxy {
         head.insert(CONTENT_LENGTH, body.len().into());
         let json = HeaderValue::from_static("application/json; charset=utf-8");
         head.insert(CONTENT_TYPE, json);
-        *response.status_mut() = StatusCode::OK;
+        status::make_listing(&mut response);
         *response.body_mut() = Body::full(body);
         response
     }

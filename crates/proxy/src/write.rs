@@ -1,17 +1,20 @@
-//! Writes to all replicas at once, answered when a quorum agrees.
+//! Writes to all replicas at once, answered when a quorum agrees; and the choice of the answer.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_http::{Response, respond};
-use cairn_peer::fan_out::{self, Answer, FanOut, Timeouts};
+use cairn_peer::fan_out::{self, FanOut};
+use cairn_peer::gather::{Answer, Timeouts};
 use cairn_peer::{LoadedRing, Nodes, quorum};
+use cairn_types::Quorum;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use tracing::error;
 
 use crate::app::Proxy;
 use crate::headers;
+use crate::status;
 
 /// A write to the replicas of one partition.
 pub(crate) struct Write {
@@ -23,9 +26,12 @@ pub(crate) struct Write {
     pub(crate) extensions: http::Extensions,
     /// One set of headers per replica.
     pub(crate) headers: Vec<HeaderMap>,
+    pub(crate) quorum: Quorum,
 }
 
 impl Write {
+    /// A write to an account or a container. For objects, the policy gives the quorum
+    /// ([`needing`](Self::needing)).
     pub(crate) fn new(
         ring: Arc<LoadedRing>,
         partition: u32,
@@ -41,13 +47,18 @@ impl Write {
             path,
             body,
             extensions,
+            quorum: Quorum::of_replicas(headers.len()),
             headers,
         }
+    }
+
+    pub(crate) fn needing(self, quorum: Quorum) -> Self {
+        Write { quorum, ..self }
     }
 }
 
 impl Proxy {
-    pub(crate) fn patience(&self) -> Timeouts {
+    pub(crate) fn timeouts(&self) -> Timeouts {
         Timeouts {
             node: self.options.node_timeout,
             post_quorum: self.options.post_quorum_timeout,
@@ -58,13 +69,13 @@ impl Proxy {
     pub(crate) async fn write(&self, write: Write) -> Response {
         let nodes = self.nodes(write.ring.clone(), write.partition);
         let what = format!("{} {}", write.method, write.path);
+        let quorum = write.quorum;
         let answers = self.write_answers(write, &nodes).await;
-        best_response(&answers, None, &what)
+        best_response(&answers, quorum, &what)
     }
 
     /// Sends a write and returns all responses.
     pub(crate) async fn write_answers(&self, write: Write, nodes: &Arc<Nodes>) -> Vec<Answer> {
-        let node_count = write.headers.len();
         let request = FanOut {
             method: write.method,
             path: write.path,
@@ -78,31 +89,34 @@ impl Proxy {
             write.partition,
             request,
             write.headers,
-            node_count,
-            self.patience(),
+            write.quorum,
+            self.timeouts(),
         )
         .await
     }
 }
 
 /// The response that a quorum agrees on, or 503.
-pub(crate) fn best_response(answers: &[Answer], quorum: Option<usize>, what: &str) -> Response {
-    let quorum = quorum.unwrap_or_else(|| quorum::quorum_size(answers.len()));
-    respond_by(answers, |all| quorum::best_index(all, quorum), what)
+pub(crate) fn best_response(answers: &[Answer], quorum: Quorum, what: &str) -> Response {
+    respond_by(answers, quorum, quorum::best_index, what)
 }
 
 /// The response that `choose` picks by the statuses, or 503.
 pub(crate) fn respond_by(
     answers: &[Answer],
-    choose: impl FnOnce(&[u16]) -> Option<usize>,
+    quorum: Quorum,
+    choose: impl FnOnce(&[u16], Quorum) -> Option<usize>,
     what: &str,
 ) -> Response {
     let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();
-    match choose(&statuses) {
-        Some(i) => answer_from(statuses[i], &answers[i].headers, answers[i].body.clone()),
+    match choose(&statuses, quorum) {
+        Some(i) => {
+            quorum::assert_acknowledged(&statuses, quorum, statuses[i]);
+            answer_from(statuses[i], &answers[i].headers, answers[i].body.clone())
+        }
         None => {
             error!(what, ?statuses, "no quorum; answering 503");
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::no_quorum()
         }
     }
 }

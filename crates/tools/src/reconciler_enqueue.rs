@@ -15,7 +15,7 @@ use cairn_http::params::{quote_path, split_path};
 use cairn_http::{Body, Request};
 use cairn_ring::Device;
 use cairn_types::timestamp::decode_timestamps;
-use cairn_types::{PolicyIndex, Timestamp};
+use cairn_types::{PolicyIndex, Quorum, Timestamp};
 use clap::{Parser, ValueEnum};
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method};
@@ -90,7 +90,7 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
         }
         Ok(taken)
     })?;
-    if taken <= nodes.len() / 2 {
+    if !Quorum::majority_of(nodes.len()).is_reached_by(taken) {
         anyhow::bail!("unable to enqueue!");
     }
     writeln!(out, "{}", entry.container)?;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::quorum::Quorum;
+
 /// The supported erasure codes, by their names in liberasurecode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EcType {
@@ -172,9 +174,9 @@ impl ErasureScheme {
         self.unique().saturating_mul(self.duplication)
     }
 
-    /// Number of servers that must have stored a write: one fragment more than decoding needs.
-    pub fn quorum(&self) -> usize {
-        (self.data + 1).saturating_mul(self.duplication)
+    /// The quorum of an upload: one fragment more than decoding needs.
+    pub fn quorum(&self) -> Quorum {
+        Quorum::of_fragments(self.data, self.parity, self.duplication)
     }
 
     /// Index of the fragment that the partition's primary node `node_index` keeps.
@@ -206,7 +208,10 @@ mod tests {
             .with_duplication(2)
             .unwrap();
         assert_eq!((scheme.unique(), scheme.replicas()), (6, 12));
-        assert_eq!(scheme.quorum(), 10);
+        assert_eq!(
+            (scheme.quorum().size(), scheme.quorum().servers()),
+            (10, 12)
+        );
         assert_eq!(scheme.fragment_of_node(7), 1);
         assert_eq!(scheme.description(), "isa_l_rs_vand 4+2");
         assert_eq!(scheme.segment_size(), 1_048_576);

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod metadata;
 pub mod plant;
 pub mod policy;
+pub mod quorum;
 pub mod split_mix;
 pub mod timestamp;
 
@@ -24,5 +25,6 @@ pub use hash_path::{HashPath, ObjectHash};
 pub use limits::Constraints;
 pub use metadata::ServerKind;
 pub use policy::{PolicyError, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+pub use quorum::Quorum;
 pub use split_mix::SplitMix;
 pub use timestamp::{Timestamp, TimestampError};

@@ -5,6 +5,7 @@ use std::fmt;
 use thiserror::Error;
 
 use crate::erasure_scheme::ErasureScheme;
+use crate::quorum::Quorum;
 
 /// The number of a policy. Policy 0 uses the folder names from before there were policies
 /// (`objects`, `tmp`, `async_pending`); those of others end in `-N`.
@@ -38,6 +39,25 @@ impl fmt::Display for PolicyIndex {
 pub enum PolicyKind {
     Replication,
     ErasureCoding(ErasureScheme),
+}
+
+impl PolicyKind {
+    /// The quorum of an upload to a partition that has `replicas` replicas, or fragments.
+    pub fn upload_quorum(&self, replicas: usize) -> Quorum {
+        match self {
+            PolicyKind::Replication => Quorum::of_replicas(replicas),
+            PolicyKind::ErasureCoding(scheme) => scheme.quorum(),
+        }
+    }
+
+    /// The quorum of a write that each of `servers` servers gets whole: metadata (POST) or a
+    /// tombstone (DELETE). Of fragments, too, half is enough, as in Swift: none of it is needed to
+    /// decode anything.
+    pub fn update_quorum(&self, servers: usize) -> Quorum {
+        match self {
+            PolicyKind::Replication | PolicyKind::ErasureCoding(_) => Quorum::of_replicas(servers),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,6 +209,16 @@ mod tests {
     fn directories() {
         assert_eq!(PolicyIndex(0).dir("objects"), "objects");
         assert_eq!(PolicyIndex(3).dir("async_pending"), "async_pending-3");
+    }
+
+    #[test]
+    fn quorums_are_the_policys() {
+        let scheme = ErasureScheme::new(crate::EcType::IsaLRsVand, 4, 2).expect("a scheme");
+        let coded = PolicyKind::ErasureCoding(scheme);
+        assert_eq!(coded.upload_quorum(6).size(), 5);
+        assert_eq!(coded.update_quorum(6).size(), 3);
+        assert_eq!(PolicyKind::Replication.upload_quorum(4).size(), 2);
+        assert_eq!(PolicyKind::Replication.update_quorum(4).size(), 2);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use cairn_http::{Body, Request};
 use cairn_index::{AccountBroker, AccountInfo, DbKey, IndexError};
 use cairn_peer::Node;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::PolicyIndex;
+use cairn_types::{PolicyIndex, Quorum};
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use md5::{Digest, Md5};
@@ -43,7 +43,9 @@ impl Outcome {
     fn of(successes: usize, failures: usize) -> Self {
         match (successes, failures) {
             (0, _) => Outcome::Remaining,
-            (successes, failures) if successes > failures => Outcome::Deleted,
+            _ if Quorum::majority_of(successes + failures).is_reached_by(successes) => {
+                Outcome::Deleted
+            }
             _ => Outcome::PossiblyRemaining,
         }
     }

@@ -8,9 +8,10 @@ use cairn_formats::shard::{Bounded, ShardRange};
 use cairn_http::params::{quote, quote_path};
 use cairn_http::{Body, Request};
 use cairn_index::{ContainerDb, DbKey, DbKind, NewDb};
+use cairn_peer::Node;
 use cairn_peer::fan_out::backend_uri;
-use cairn_peer::{Node, quorum};
 use cairn_ring::Device;
+use cairn_types::Quorum;
 use futures_util::future::join_all;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use http::{HeaderName, Method};
@@ -28,7 +29,7 @@ pub(super) struct Shard {
 }
 
 impl ContainerSharder {
-    /// Puts ranges into all replicas of a container. True if a majority accepted them.
+    /// Puts ranges into all replicas of a container. True if a quorum accepted them.
     pub(super) async fn send_ranges(
         &self,
         name: &str,
@@ -72,7 +73,7 @@ impl ContainerSharder {
             .into_iter()
             .filter(|taken| *taken)
             .count();
-        taken >= quorum::quorum_size(nodes.len())
+        Quorum::of_replicas(nodes.len()).is_reached_by(taken)
     }
 
     async fn put(

@@ -6,7 +6,6 @@ use std::time::Instant;
 use cairn_formats::shard::{Bound, Bounded, ShardName, ShardRange, State};
 use cairn_http::params::quote_path;
 use cairn_index::{DbState, RangeQuery, SyncPoint};
-use cairn_peer::quorum;
 use tracing::{info, warn};
 
 use super::audit::hash_container_name;
@@ -351,9 +350,10 @@ impl ContainerSharder {
         shard: &Shard,
         is_new: bool,
     ) -> bool {
-        let replicas = self.ring().ring().replica_count().ceil() as usize;
-        let most = quorum::quorum_size(replicas);
-        let of_new = self.config.shard_quorum.unwrap_or(most).min(replicas);
+        let quorum = self.ring().quorum();
+        let replicas = quorum.servers();
+        let of_new = self.config.shard_quorum.unwrap_or(quorum.size());
+        let of_new = of_new.min(replicas);
         let needed = match is_new {
             true => of_new,
             false => self

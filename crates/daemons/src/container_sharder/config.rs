@@ -27,7 +27,7 @@ pub struct ContainerSharderConfig {
     pub cleave_batch: usize,
     /// Rows per transaction when moving.
     pub row_batch: usize,
-    /// Replicas that must have a new shard, and an existing one; none is a majority.
+    /// Replicas that must have a new shard, and an existing one; without a value, a quorum of them.
     pub shard_quorum: Option<usize>,
     pub existing_shard_quorum: Option<usize>,
     /// Timeout of a container server's response.

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use cairn_formats::shard::{Bound, Bounded, Namespace, ShardRange, State};
 use cairn_index::{DbState, ObjectRecord, ObjectRow, RangeQuery, RowsQuery};
-use cairn_peer::quorum;
 use tracing::{debug, warn};
 
 use super::calls::Shard;
@@ -221,8 +220,8 @@ impl ContainerSharder {
             .replicate(shard.db.key().clone(), shard.device_id)
             .await;
         let successes = replicated.1.iter().filter(|success| **success).count();
-        let replicas = self.ring().ring().replica_count().ceil() as usize;
-        if !replicated.0 && successes < quorum::quorum_size(replicas) {
+        let enough = self.ring().quorum().is_reached_by(successes);
+        if !replicated.0 && !enough {
             warn!(
                 container = visited.name,
                 shard = range.name,

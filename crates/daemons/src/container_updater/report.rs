@@ -8,7 +8,7 @@ use cairn_index::broker::timestamp;
 use cairn_index::{ContainerInfo, Metadata, Result};
 use cairn_peer::Node;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::Timestamp;
+use cairn_types::{Quorum, Timestamp};
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use tokio::task::JoinSet;
@@ -100,7 +100,7 @@ impl Report {
         }
         // Primaries with unresolvable hosts count as well.
         let all = ring.ring().primaries(partition).len();
-        if taken > all / 2 {
+        if Quorum::majority_of(all).is_reached_by(taken) {
             ReportResult::Most
         } else if unknown == all {
             ReportResult::NoAccount

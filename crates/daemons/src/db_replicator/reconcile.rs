@@ -8,8 +8,8 @@ use cairn_http::params::unquote;
 use cairn_index::{
     Broker, ContainerBroker, DbKind, IndexError, NewDb, ObjectRecord, ObjectRow, ReplicationInfo,
 };
-use cairn_types::Timestamp;
 use cairn_types::timestamp::decode_timestamps;
+use cairn_types::{Quorum, Timestamp};
 use tracing::error;
 
 use super::{DbReplicator, Job};
@@ -59,7 +59,7 @@ impl DbReplicator {
         }
         let reached = self.queue_misplaced(job, info, point).await?;
         let successes = sent.iter().filter(|success| **success).count();
-        if reached > point && successes > sent.len() / 2 {
+        if reached > point && Quorum::majority_of(sent.len()).is_reached_by(successes) {
             self.note_reconciled(job, reached).await?;
         }
         Ok(())

@@ -7,17 +7,17 @@
 
 mod ask;
 mod judge;
-mod status;
+mod refusal;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::own_thread;
 use cairn_http::{Response, respond};
-use cairn_peer::fan_out::Answer;
+use cairn_peer::gather::Answer;
 use cairn_peer::{Backends, Node, Nodes};
-use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
+use cairn_types::{Quorum, Timestamp};
 use http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, Method};
 use tokio::time::{Instant, sleep};
@@ -25,13 +25,14 @@ use tracing::{info, warn};
 
 use self::ask::Action;
 pub(crate) use self::judge::Condition;
-use self::judge::{ServerReply, Verdict, judge, majority};
-use self::status::Refusal;
+use self::judge::{ServerReply, Verdict, judge};
+use self::refusal::Refusal;
 use super::Location;
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, answer_from};
 
 /// Header that identifies a promise, in PROMISE and in the write under it.
@@ -255,13 +256,13 @@ impl Proxy {
         };
         incoming.timestamp = promised.timestamp;
         swap.writes();
-        let enough = majority(swap.primaries.len());
+        let majority = swap.majority();
         let mut all: Vec<Option<Answer>> = promised.nodes.iter().map(|_| None).collect();
         for attempt in 0..ATTEMPTS_MAX {
             let outcomes = outcomes(&write.method, &all, promised.timestamp);
             let count = |is| outcomes.iter().filter(|outcome| **outcome == is).count();
             let done = count(Outcome::Done);
-            if done >= enough || count(Outcome::Unknown) == 0 {
+            if majority.is_reached_by(done) || count(Outcome::Unknown) == 0 {
                 break;
             }
             if attempt > 0 {
@@ -272,7 +273,7 @@ impl Proxy {
             }
             let missing = (0..all.len()).filter(|i| outcomes[*i] == Outcome::Unknown);
             let missing: Vec<usize> = missing.collect();
-            let wanted = enough - done;
+            let wanted = majority.after(done);
             let answers = self.write_promised(&swap, &promised, &write, &missing, wanted);
             for (i, answer) in missing.iter().zip(answers.await) {
                 all[*i] = answer.or(all[*i].take());
@@ -293,14 +294,13 @@ impl Proxy {
         answers: Vec<Answer>,
         timestamp: Timestamp,
     ) -> Response {
-        let enough = majority(swap.primaries.len());
         let outcomes: Vec<Outcome> = answers
             .iter()
             .map(|answer| outcome(method, Some(answer), timestamp))
             .collect();
         let count = |is| outcomes.iter().filter(|outcome| **outcome == is).count();
         let done = count(Outcome::Done);
-        if done < enough {
+        if !swap.majority().is_reached_by(done) {
             if done == 0 && count(Outcome::Unknown) == 0 {
                 swap.release(timestamp);
                 let refused = answers.into_iter().max_by_key(|answer| answer.status);
@@ -376,8 +376,8 @@ impl Swap {
         (all, MessageLength::Chunked)
     }
 
-    pub(super) fn majority(&self) -> usize {
-        majority(self.primaries.len())
+    pub(super) fn majority(&self) -> Quorum {
+        Quorum::majority_of(self.primaries.len())
     }
 }
 

@@ -53,15 +53,17 @@ impl Proxy {
         }
         let nodes = self.nodes_to_delete_from(&location, &mut headers);
         let what = format!("DELETE {path}");
+        let quorum = location.kind.update_quorum(headers.len());
         let write = Write::new(
             location.ring,
             location.partition,
             Method::DELETE,
             path,
             headers,
-        );
+        )
+        .needing(quorum);
         let answers = self.write_answers(write, &nodes).await;
-        let response = respond_by(&answers, quorum::best_of_delete, &what);
+        let response = respond_by(&answers, quorum, quorum::best_of_delete, &what);
         if response.status() == StatusCode::CONFLICT {
             effect::note_missing(incoming);
         }

@@ -9,12 +9,12 @@
 //! every acknowledged write. OpenStack Swift does not check this. (A write in progress at the
 //! moment of expiry can still be hidden by the tombstone of a server that it has not reached.)
 
-use cairn_http::respond::{self, header_timestamp};
+use cairn_http::respond::header_timestamp;
 use cairn_http::{Body, Request, Response};
+use cairn_peer::Node;
 use cairn_peer::fan_out::backend_uri;
-use cairn_peer::{Node, quorum};
-use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
+use cairn_types::{Quorum, Timestamp};
 use futures_util::future::join_all;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::{debug, info};
@@ -23,6 +23,7 @@ use super::Location;
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::status;
 
 /// State of the object on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,8 @@ enum Verdict {
     Unclear,
 }
 
-/// `replicas` is the object's number of replicas; `quorum` is the number of them that store an
-/// acknowledged write.
-fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
+/// `quorum` is the number of the object's replicas that store an acknowledged write.
+fn judge(answers: &[Has], quorum: Quorum) -> Verdict {
     let count = |is: fn(&Has) -> bool| answers.iter().filter(|has| is(has)).count();
     let newest = answers.iter().map(|has| has.time()).max();
     let lasts = |has: &Has| matches!(has, Has::Lasting(at) if Some(*at) == newest);
@@ -70,7 +70,8 @@ fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
     let silent = count(|has| *has == Has::Unknown);
     let expiring = count(|has| matches!(has, Has::Expiring(_)));
     let agreeing = expiring + count(|has| matches!(has, Has::Tombstone(_)));
-    let is_clear = silent < quorum.max(1) && (expiring == 0 || agreeing + quorum > replicas);
+    let is_clear =
+        silent < quorum.size().max(1) && (expiring == 0 || agreeing > quorum.missing_max());
     match is_clear {
         true => Verdict::GoAhead,
         false => Verdict::Unclear,
@@ -101,11 +102,7 @@ impl Proxy {
             join_all(asked).await
         };
         let primaries = location.ring.primaries(location.partition);
-        let replicas = primaries.len();
-        let quorum = match &location.erasure {
-            Some(erasure) => erasure.scheme.quorum(),
-            None => quorum::quorum_size(replicas),
-        };
+        let quorum = location.kind.upload_quorum(primaries.len());
         let mut answers = ask(primaries).await;
         // Handoffs may have a write that a primary has missed.
         let expires = |has: &Has| matches!(has, Has::Expiring(_));
@@ -113,7 +110,7 @@ impl Proxy {
         if !answers.iter().all(expires) || affinity.writes_near() {
             answers.extend(ask(self.handoffs_to_ask(location)).await);
         }
-        let verdict = judge(&answers, replicas, quorum);
+        let verdict = judge(&answers, quorum);
         if verdict != Verdict::GoAhead {
             info!(
                 path,
@@ -124,8 +121,8 @@ impl Proxy {
         }
         match verdict {
             Verdict::GoAhead => None,
-            Verdict::Lasts => Some(respond::standard(StatusCode::PRECONDITION_FAILED)),
-            Verdict::Unclear => Some(respond::standard(StatusCode::SERVICE_UNAVAILABLE)),
+            Verdict::Lasts => Some(status::condition_fails()),
+            Verdict::Unclear => Some(status::no_quorum()),
         }
     }
 
@@ -178,8 +175,9 @@ impl Proxy {
 fn has(answer: &Response, expected: Timestamp) -> Has {
     let time = header_timestamp(answer.headers(), "x-backend-timestamp");
     match (answer.status(), time) {
-        (StatusCode::NOT_FOUND, None) => Has::Nothing,
-        (StatusCode::NOT_FOUND, Some(time)) => Has::Tombstone(time),
+        (status, time) if status == StatusCode::NOT_FOUND => {
+            time.map_or(Has::Nothing, Has::Tombstone)
+        }
         (status, Some(time)) if status.is_success() => {
             match header_timestamp(answer.headers(), "x-delete-at") == Some(expected) {
                 true => Has::Expiring(time),
@@ -192,6 +190,8 @@ fn has(answer: &Response, expected: Timestamp) -> Has {
 
 #[cfg(test)]
 mod tests {
+    use cairn_http::respond;
+
     use super::*;
 
     const fn at(secs: u64) -> Timestamp {
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_is_newest_and_known_decides() {
         use Has::{Expiring, Lasting, Nothing, Tombstone, Unknown};
-        let verdict = |answers: &[Has]| judge(answers, 3, 2);
+        let verdict = |answers: &[Has]| judge(answers, Quorum::of_replicas(3));
         let old = Expiring(at(1));
         assert_eq!(verdict(&[old, old, old]), Verdict::GoAhead);
         assert_eq!(verdict(&[old, Unknown, old]), Verdict::GoAhead);
@@ -220,10 +220,11 @@ mod tests {
         assert_eq!(verdict(&[old, Tombstone(at(9)), Nothing]), Verdict::GoAhead);
         assert_eq!(verdict(&[Nothing, Unknown, Nothing]), Verdict::GoAhead);
         // With four data and two parity fragments, five are a quorum.
+        let coded = Quorum::of_fragments(4, 2, 1);
         let two = [old, old, Nothing, Nothing, Nothing, Nothing];
-        assert_eq!(judge(&two, 6, 5), Verdict::GoAhead);
-        assert_eq!(judge(&two[1..], 6, 5), Verdict::Unclear);
-        assert_eq!(judge(&[old], 1, 1), Verdict::GoAhead);
+        assert_eq!(judge(&two, coded), Verdict::GoAhead);
+        assert_eq!(judge(&two[1..], coded), Verdict::Unclear);
+        assert_eq!(judge(&[old], Quorum::of_replicas(1)), Verdict::GoAhead);
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! POST to an object: writes new metadata on every replica.
 
-use cairn_http::{Response, respond};
-use cairn_peer::quorum;
+use cairn_http::Response;
 use cairn_types::ServerKind;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
 
 use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks;
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, best_response};
 
 impl Proxy {
@@ -47,7 +47,8 @@ impl Proxy {
             Some(location.policy),
         );
         let path = incoming.target.entity_path();
-        let write = |headers| {
+        let write = |headers: Vec<HeaderMap>| {
+            let quorum = location.kind.update_quorum(headers.len());
             Write::new(
                 location.ring.clone(),
                 location.partition,
@@ -55,16 +56,18 @@ impl Proxy {
                 path.clone(),
                 headers,
             )
+            .needing(quorum)
         };
         if let Some(swap) = swap {
             return self.swap_write(incoming, swap, write(headers)).await;
         }
         let mut answers = self.write_answers(write(headers.clone()), &nodes).await;
         let found = answers.iter().filter(|a| a.status == 202).count();
-        let mut quorum = quorum::quorum_size(answers.len());
-        if found > 0 && found < quorum {
+        let mut quorum = location.kind.update_quorum(answers.len());
+        if found > 0 && !quorum.is_reached_by(found) {
             // Some primaries do not have the object: it may be on handoffs instead.
-            quorum = quorum::quorum_size(location.ring.ring().replica_count().ceil() as usize);
+            let replicas = location.ring.ring().replica_count().ceil() as usize;
+            quorum = location.kind.update_quorum(replicas);
             let missing: Vec<_> = headers
                 .into_iter()
                 .zip(&answers)
@@ -76,10 +79,10 @@ impl Proxy {
                 answers.extend(self.write_answers(write(missing), &nodes).await);
             }
         }
-        let response = best_response(&answers, Some(quorum), &format!("POST {path}"));
+        let response = best_response(&answers, quorum, &format!("POST {path}"));
         if response.status() == StatusCode::NOT_FOUND && found > 0 {
             // At least one server has the object, so 404 cannot be right.
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            return status::no_quorum();
         }
         if response.status() == StatusCode::CONFLICT {
             effect::note_missing(incoming);

@@ -4,7 +4,8 @@
 
 use cairn_formats::content_type;
 use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
-use cairn_peer::fan_out::Answer;
+use cairn_peer::gather::Answer;
+use cairn_types::Quorum;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
 };
@@ -18,15 +19,15 @@ use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
+use crate::status;
 use crate::write::{Write, best_response};
 
 /// OpenStack Swift supports `If-None-Match: *` for a PUT, and refuses other values.
 pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
     match incoming.header(IF_NONE_MATCH.as_str()) {
-        Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => Err(respond::text(
-            StatusCode::BAD_REQUEST,
-            "If-None-Match only supports *",
-        )),
+        Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => {
+            Err(status::malformed("If-None-Match only supports *"))
+        }
         _ => Ok(()),
     }
 }
@@ -62,7 +63,7 @@ impl Proxy {
             delete_at,
         );
         if headers.is_empty() {
-            return respond::standard(StatusCode::NOT_FOUND);
+            return status::no_devices();
         }
         // All servers must confirm that the object does not exist before any gets content.
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
@@ -120,13 +121,15 @@ impl Proxy {
         };
         let path = incoming.target.entity_path();
         let what = format!("PUT {path}");
+        let quorum = location.kind.upload_quorum(headers.len());
         let mut write = Write::new(
             location.ring.clone(),
             location.partition,
             Method::PUT,
             path,
             headers,
-        );
+        )
+        .needing(quorum);
         write.extensions.insert(SharedDigest::of(md5));
         write.body = body;
         if let Some(swap) = swap {
@@ -134,20 +137,14 @@ impl Proxy {
         }
         let nodes = self.upload_nodes(&location);
         let answers = self.write_answers(write, &nodes).await;
-        conclude(incoming, &answers, &what)
+        conclude(incoming, &answers, quorum, &what)
     }
 
     /// The response to an upload that did not arrive completely.
     pub(super) fn broken_upload(&self, incoming: &Incoming, error: &BodyError) -> Response {
-        let code = match error {
-            BodyError::Timeout(_) => 408,
-            BodyError::TooLarge(_) => 413,
-            BodyError::Disconnected | BodyError::Malformed(_) | BodyError::Source(_) => {
-                respond::CLIENT_DISCONNECT
-            }
-        };
+        let (response, code) = status::broken_upload(error);
         info!(path = %incoming.parts.uri.path(), code, %error, "upload did not arrive whole");
-        respond::standard(respond::status(code))
+        response
     }
 }
 
@@ -163,7 +160,7 @@ pub(super) fn trailer(incoming: &Incoming, length: u64) -> Result<Option<Trailer
             "another filter took the place of a body that had been encrypted: \
              encryption is to be behind it in the pipeline"
         );
-        return Err(respond::standard(StatusCode::INTERNAL_SERVER_ERROR));
+        return Err(status::replaced_body());
     }
     Ok(Some(trailer))
 }
@@ -184,7 +181,12 @@ pub(super) fn footers_json(footers: &HeaderMap) -> Map<String, Value> {
 }
 
 /// The response to the client, from the replicas' responses.
-pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> Response {
+pub(super) fn conclude(
+    incoming: &Incoming,
+    answers: &[Answer],
+    quorum: Quorum,
+    what: &str,
+) -> Response {
     if let Some(refused) = refused_by_state(incoming, answers.iter().map(|a| a.status)) {
         return refused;
     }
@@ -197,9 +199,9 @@ pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> R
         && etags.any(|other| other != first)
     {
         error!(what, "object servers answered with different ETags");
-        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+        return status::servers_differ();
     }
-    best_response(answers, None, what)
+    best_response(answers, quorum, what)
 }
 
 /// The refusal for an existing object that must not be replaced, or is newer than this write.
@@ -209,13 +211,13 @@ pub(super) fn refused_by_state(
 ) -> Option<Response> {
     let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
     if conditional && statuses.clone().any(|s| s == 412) {
-        return Some(respond::standard(StatusCode::PRECONDITION_FAILED));
+        return Some(status::condition_fails());
     }
     if !statuses.any(|s| s == 409) {
         return None;
     }
     effect::note_missing(incoming);
-    Some(respond::standard(StatusCode::ACCEPTED))
+    Some(status::overtaken())
 }
 
 /// Guesses the content type from the object's name if the client gave none, or requested it.

@@ -5,16 +5,17 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFooters, respond};
-use cairn_peer::fan_out::{self, Answer};
+use cairn_peer::fan_out;
+use cairn_peer::gather::{Answer, Gather};
 use cairn_peer::put::{OpenError, Putter};
-use cairn_peer::{Node, Nodes, documents, quorum};
-use cairn_types::Timestamp;
+use cairn_peer::{Node, Nodes, documents};
+use cairn_types::{Quorum, Timestamp};
 use futures_util::future::join_all;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderValue};
-use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 use super::Location;
@@ -23,7 +24,10 @@ use super::put::{self, conclude, refused_by_state};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
+use crate::status;
 
+/// Maximum bytes kept of a server's response body.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
 /// Maximum bytes of a chunk that is hashed on the event loop: 64 KiB take 0.1 ms.
 const HASH_INLINE_MAX_BYTES: usize = 64 * 1024;
 
@@ -36,10 +40,9 @@ impl Proxy {
         length: MessageLength,
         mut swap: Option<Swap>,
     ) -> Response {
-        let replicas = headers.len();
-        let enough = match &swap {
+        let quorum = match &swap {
             Some(swap) => swap.majority(),
-            None => quorum::quorum_size(replicas),
+            None => location.kind.upload_quorum(headers.len()),
         };
         let notes = Notes {
             digest: SharedDigest::new(),
@@ -80,21 +83,21 @@ impl Proxy {
             return refused;
         }
         let path = incoming.target.entity_path();
-        if putters.len() < enough {
+        if !quorum.is_reached_by(putters.len()) {
             error!(
                 path,
                 open = putters.len(),
-                enough,
+                enough = quorum.size(),
                 "too few object servers for an upload"
             );
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            return status::too_few_servers();
         }
         let hash_here = notes.footers.is_none()
             && putters
                 .iter()
                 .any(|p| self.backends.local(p.node.address).is_some());
         let hasher = hash_here.then(Md5::new);
-        let pumped = self.pump(incoming, &mut putters, enough, hasher).await;
+        let pumped = self.pump(incoming, &mut putters, quorum, hasher).await;
         let (length, md5) = match pumped {
             Ok(whole) => whole,
             Err(broken) => return broken,
@@ -111,21 +114,21 @@ impl Proxy {
         if let Err(refused) = concluded.await {
             return refused;
         }
-        let replicas = match &mut swap {
+        let quorum = match &mut swap {
             Some(swap) => {
                 swap.writes();
                 // Only the servers that promised are considered.
-                putters.len()
+                quorum.among(putters.len())
             }
-            None => replicas,
+            None => quorum,
         };
         let timeout = self.options.node_timeout;
         join_all(putters.iter_mut().map(|p| p.finish(timeout))).await;
-        let answers = self.answers(putters, replicas, enough, &nodes).await;
+        let answers = self.answers(putters, quorum, &nodes).await;
         if let Some(swap) = swap {
             return self.conclude_swap(&swap, incoming.method(), answers, incoming.timestamp);
         }
-        conclude(incoming, &answers, &format!("PUT {path}"))
+        conclude(incoming, &answers, quorum, &format!("PUT {path}"))
     }
 
     /// Uploads that servers have requested. A server that has not says nothing about the condition:
@@ -139,11 +142,11 @@ impl Proxy {
         let at_fault = early.clone().find(|s| (400..500).contains(s) && *s != 409);
         let is_refused = early.count() > 0;
         putters.retain(|putter| putter.early.is_none());
-        if putters.len() >= swap.majority() || !is_refused {
+        if swap.majority().is_reached_by(putters.len()) || !is_refused {
             return Ok(putters);
         }
-        if let Some(status) = at_fault.and_then(|s| StatusCode::from_u16(s).ok()) {
-            return Err(respond::standard(status));
+        if let Some(refused) = at_fault.and_then(status::refused_by_server) {
+            return Err(refused);
         }
         match self.promised(swap).await {
             Ok(_) => Err(self.unpromised(swap)),
@@ -159,9 +162,9 @@ impl Proxy {
     ) -> Result<Timestamp, Response> {
         let promised = self.promised(swap).await?;
         putters.retain(|putter| promised.is_by(&putter.node));
-        match putters.len() < swap.majority() {
-            true => Err(self.unpromised(swap)),
-            false => Ok(promised.timestamp),
+        match swap.majority().is_reached_by(putters.len()) {
+            true => Ok(promised.timestamp),
+            false => Err(self.unpromised(swap)),
         }
     }
 
@@ -265,7 +268,7 @@ impl Proxy {
         &self,
         incoming: &mut Incoming,
         putters: &mut Vec<Putter>,
-        enough: usize,
+        quorum: Quorum,
         mut hasher: Option<Md5>,
     ) -> Result<(u64, Option<[u8; 16]>), Response> {
         let body = std::mem::take(&mut incoming.body);
@@ -283,73 +286,48 @@ impl Proxy {
             let hashing = update(hasher.take(), chunk.clone());
             (_, hasher) = tokio::join!(sending, hashing);
             putters.retain(|p| !p.failed());
-            if putters.len() < enough {
+            if !quorum.is_reached_by(putters.len()) {
                 error!(
-                    path = %incoming.parts.uri.path(), left = putters.len(), enough,
+                    path = %incoming.parts.uri.path(), left = putters.len(),
+                    enough = quorum.size(),
                     "too many object servers failed during an upload"
                 );
-                return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+                return Err(status::too_few_servers());
             }
         }
         Ok((sent, hasher.map(|md5| md5.finalize().into())))
     }
 
-    /// Responses until a quorum agrees and the others have had their time; missing ones are 503.
+    /// The servers' responses to their whole uploads.
     async fn answers(
         &self,
         putters: Vec<Putter>,
-        replicas: usize,
-        quorum: usize,
+        quorum: Quorum,
         nodes: &Arc<Nodes>,
     ) -> Vec<Answer> {
-        let (tx, mut rx) = mpsc::channel(putters.len().max(1));
         let timeout = self.options.node_timeout;
+        let mut gather = Gather::new(&self.backends, quorum, self.timeouts());
         for putter in putters.into_iter().filter(|p| !p.failed()) {
-            let (tx, nodes) = (tx.clone(), nodes.clone());
-            tokio::spawn(async move {
+            let nodes = nodes.clone();
+            gather.start(async move {
                 let node = putter.node.clone();
                 let Some(response) = putter.answer(timeout).await else {
                     nodes.limiter().increment(&node, "no answer to an upload");
-                    return;
+                    return None;
                 };
                 let (parts, body) = response.into_parts();
                 let status = parts.status.as_u16();
-                let body = body.collect(1 << 20).await.unwrap_or_default();
+                let body = body.collect(ANSWER_MAX_BYTES).await.unwrap_or_default();
                 fan_out::check_write(&node, status, &nodes);
-                let answer = Answer {
+                Some(Answer {
                     status,
                     headers: parts.headers,
                     body,
                     node: Some(node),
-                };
-                let _ = tx.send(answer).await;
+                })
             });
         }
-        drop(tx);
-        let mut answers: Vec<Answer> = Vec::with_capacity(replicas);
-        while let Some(answer) = rx.recv().await {
-            answers.push(answer);
-            let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();
-            if quorum::have_quorum(&statuses, quorum) {
-                break;
-            }
-        }
-        let rest = async {
-            while let Some(answer) = rx.recv().await {
-                answers.push(answer);
-            }
-        };
-        let _ = tokio::time::timeout(self.options.post_quorum_timeout, rest).await;
-        while answers.len() < replicas {
-            let (headers, body) = (HeaderMap::new(), Bytes::new());
-            answers.push(Answer {
-                status: 503,
-                headers,
-                body,
-                node: None,
-            });
-        }
-        answers
+        gather.answers().await
     }
 }
 

@@ -1,20 +1,19 @@
 //! Requests to all primaries of an object at once, for promises and conditional writes.
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
 use cairn_formats::conditional::normalize_etag;
 use cairn_http::respond::{header, header_timestamp};
 use cairn_http::{Body, Request};
-use cairn_peer::Node;
-use cairn_peer::fan_out::{Answer, LeftBehind, backend_uri};
-use cairn_types::Timestamp;
+use cairn_peer::fan_out::backend_uri;
+use cairn_peer::gather::{Answer, Gather};
+use cairn_peer::{Backends, Node};
+use cairn_types::{Quorum, Timestamp};
 use http::header::{CONTENT_LENGTH, ETAG, HeaderValue};
 use http::{HeaderMap, Method};
-use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::judge::{ObjectState, PromiseReply, ServerReply, majority};
+use super::judge::{ObjectState, PromiseReply, ServerReply};
 use super::{Promised, Swap, TOKEN};
 use crate::app::Proxy;
 use crate::headers;
@@ -51,9 +50,8 @@ impl Proxy {
         timestamp: Timestamp,
     ) -> Vec<ServerReply> {
         let requests = swap.questions(action, timestamp);
-        let enough = majority(swap.primaries.len());
         let is_known = |answer: &Answer| matches!(heard(answer), ServerReply::State(_));
-        let answers = self.ask_all(requests, 0, enough, is_known).await;
+        let answers = self.ask_all(requests, 0, swap.majority(), is_known).await;
         let heard = answers.iter().map(|answer| match answer {
             Some(answer) => heard(answer),
             None => ServerReply::Silent,
@@ -61,15 +59,15 @@ impl Proxy {
         heard.collect()
     }
 
-    /// Sends the write to the promised nodes with these indexes. Returns when `enough` have
-    /// committed it and the others have had their time after a quorum.
+    /// Sends the write to the promised nodes with these indexes. Returns when `quorum` has committed
+    /// it and the others have had their time.
     pub(super) async fn write_promised(
         &self,
         swap: &Swap,
         promised: &Promised,
         write: &Write,
         numbers: &[usize],
-        enough: usize,
+        quorum: Quorum,
     ) -> Vec<Option<Answer>> {
         let requests = numbers.iter().map(|number| {
             let node = promised.nodes[*number].clone();
@@ -94,76 +92,56 @@ impl Proxy {
             super::outcome(&method, Some(answer), timestamp) == super::Outcome::Done
         };
         let bytes = write.body.len();
-        self.ask_all(requests, bytes, enough, is_done).await
+        self.ask_all(requests, bytes, quorum, is_done).await
     }
 
     /// Sends all requests, which share a body of `bytes` bytes, at once. Returns responses in the
-    /// requests' order when all are there, or when `enough` succeeded and the others have had their
-    /// time after a quorum; stragglers then continue detached, unless detached requests hold too
-    /// many bytes already.
+    /// requests' order, when those of `quorum` are good and the others have had their time.
     async fn ask_all(
         &self,
         requests: Vec<(Node, Request)>,
         bytes: usize,
-        enough: usize,
-        is_good: impl Fn(&Answer) -> bool,
+        quorum: Quorum,
+        is_good: impl Fn(&Answer) -> bool + Send + Sync + 'static,
     ) -> Vec<Option<Answer>> {
-        let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
-        let (tx, mut rx) = mpsc::channel(requests.len().max(1));
-        let left = Arc::new(LeftBehind::new(self.backends.clone(), bytes));
-        for (number, (node, request)) in requests.into_iter().enumerate() {
-            let (tx, backends, limiter) = (tx.clone(), self.backends.clone(), self.limiter.clone());
-            let (timeout, left) = (self.options.node_timeout, left.clone());
-            tokio::spawn(Box::pin(async move {
-                let _left = left;
-                let asked = async {
-                    let answer = backends.call(node.address, request, timeout).await;
-                    let (parts, body) = answer.map_err(|e| e.to_string())?.into_parts();
-                    let body = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES)).await;
-                    let body: Bytes = match body {
-                        Ok(Ok(body)) => body,
-                        _ => return Err("answer broken off".to_owned()),
-                    };
-                    Ok((parts, body))
-                };
+        let timeout = self.options.node_timeout;
+        let gather = Gather::new(&self.backends, quorum, self.timeouts());
+        let mut gather = gather.holding(bytes).agreed_by(is_good);
+        for (node, request) in requests {
+            let (backends, limiter) = (self.backends.clone(), self.limiter.clone());
+            gather.start(async move {
+                let asked = ask(&backends, &node, request, timeout);
                 let asked = backends.unless_hung(node.address, asked).await;
-                let answer = match asked.unwrap_or_else(|| Err("the server hangs".to_owned())) {
-                    Ok((parts, body)) => Some(Answer {
-                        status: parts.status.as_u16(),
-                        headers: parts.headers,
-                        body,
-                        node: Some(node),
-                    }),
+                match asked.unwrap_or_else(|| Err("the server hangs".to_owned())) {
+                    Ok(answer) => Some(answer),
                     Err(error) => {
                         debug!(node = %node.name(), error, "no answer to a conditional write");
                         limiter.increment(&node, "no answer to a conditional write");
                         None
                     }
-                };
-                let _ = tx.send((number, answer)).await;
-            }));
-        }
-        drop(tx);
-        let mut good = 0;
-        while let Some((number, answer)) = rx.recv().await {
-            good += usize::from(answer.as_ref().is_some_and(&is_good));
-            answers[number] = answer;
-            if good >= enough {
-                break;
-            }
-        }
-        {
-            let mut rest = std::pin::pin!(async {
-                while let Some((number, answer)) = rx.recv().await {
-                    answers[number] = answer;
                 }
             });
-            let in_time = tokio::time::timeout(self.options.post_quorum_timeout, rest.as_mut());
-            if in_time.await.is_err() && !left.try_count() {
-                let _ = tokio::time::timeout(self.options.node_timeout, rest).await;
-            }
         }
-        answers
+        gather.answers_in_order().await
+    }
+}
+
+async fn ask(
+    backends: &Backends,
+    node: &Node,
+    request: Request,
+    timeout: Duration,
+) -> Result<Answer, String> {
+    let answer = backends.call(node.address, request, timeout).await;
+    let (parts, body) = answer.map_err(|error| error.to_string())?.into_parts();
+    match tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES)).await {
+        Ok(Ok(body)) => Ok(Answer {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+            node: Some(node.clone()),
+        }),
+        _ => Err("answer broken off".to_owned()),
     }
 }
 

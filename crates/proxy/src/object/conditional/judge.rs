@@ -1,8 +1,8 @@
 //! Evaluation of the servers' responses to PROMISE: pure functions.
 
 use cairn_formats::conditional::EntityTags;
-use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
+use cairn_types::{Quorum, Timestamp};
 
 /// The conditions of a write on the object that it replaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,22 +83,17 @@ pub(super) enum Verdict {
     Unsupported,
 }
 
-/// More than half of the replicas.
-pub(super) fn majority(replicas: usize) -> usize {
-    replicas / 2 + 1
-}
-
 /// Number of promises needed for a write.
-fn promises_needed(replicas: usize) -> usize {
+fn promises_needed(majority: Quorum) -> usize {
     match Plant::PromiseMinority.is_on() {
         true => 1,
-        false => majority(replicas),
+        false => majority.size(),
     }
 }
 
 /// Evaluates the responses of all primaries; with `looked` no promise was requested.
 pub(super) fn judge(heard: &[ServerReply], condition: &Condition, looked: bool) -> Verdict {
-    let replicas = heard.len();
+    let majority = Quorum::majority_of(heard.len());
     if heard.contains(&ServerReply::Unsupported) {
         return Verdict::Unsupported;
     }
@@ -113,7 +108,7 @@ pub(super) fn judge(heard: &[ServerReply], condition: &Condition, looked: bool) 
     let Some(newest) = seen.iter().max_by_key(|seen| seen.data) else {
         return Verdict::TooFew;
     };
-    let is_known = seen.len() >= majority(replicas);
+    let is_known = majority.is_reached_by(seen.len());
     if is_known && !condition.holds(newest.etag.as_deref()) {
         return Verdict::Fails;
     }
@@ -127,7 +122,7 @@ pub(super) fn judge(heard: &[ServerReply], condition: &Condition, looked: bool) 
         return Verdict::Older;
     }
     let given = said(PromiseReply::Given);
-    if given < promises_needed(replicas) {
+    if given < promises_needed(majority) {
         return match said(PromiseReply::Busy) {
             0 => Verdict::TooFew,
             _ => Verdict::Conflict,
@@ -136,7 +131,7 @@ pub(super) fn judge(heard: &[ServerReply], condition: &Condition, looked: bool) 
     // A server whose state shows otherwise does not have the write in doubt, and after promising
     // something newer will not accept it. So all servers must have promised.
     let is_in_doubt = |seen: &&ObjectState| seen.in_doubt.is_some_and(|at| at > newest.data);
-    if given < replicas && seen.iter().any(is_in_doubt) && !Plant::DoubtIgnored.is_on() {
+    if given < majority.servers() && seen.iter().any(is_in_doubt) && !Plant::DoubtIgnored.is_on() {
         return Verdict::InDoubt;
     }
     Verdict::Go
@@ -222,9 +217,6 @@ mod tests {
         assert_eq!(verdict(&swifts, &matching("b")), Verdict::Unsupported);
         assert_eq!(verdict(&[silent], &absent()), Verdict::TooFew);
         assert_eq!(verdict(&[b.clone(), b], &matching("b")), Verdict::Go);
-        assert_eq!(majority(1), 1);
-        assert_eq!(majority(2), 2);
-        assert_eq!(majority(4), 3);
     }
 
     #[test]

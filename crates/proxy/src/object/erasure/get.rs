@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cairn_formats::range::{self, ByteRanges, Multipart, Selection};
 use cairn_http::{Body, Response, own_thread, respond};
 use cairn_peer::{Node, OpenCalls, quorum};
-use cairn_types::ServerKind;
+use cairn_types::{Quorum, ServerKind};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RANGE,
@@ -28,6 +28,7 @@ use crate::app::Proxy;
 use crate::headers;
 use crate::object::Location;
 use crate::request::Incoming;
+use crate::status;
 use crate::write::answer_from;
 
 /// Responses collected by a search.
@@ -93,7 +94,7 @@ impl Proxy {
         }
         let Found { buckets, spare, .. } = found;
         let Some(best) = buckets.into_best() else {
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            return status::unavailable();
         };
         let mut response = answer(incoming, fetch, erasure, best, spare);
         self.name_policy(&mut response);
@@ -280,9 +281,9 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
     let refusals: Vec<Refusal> = found.refusals.into_iter().filter(counts).collect();
     let statuses: Vec<u16> = refusals.iter().map(|refusal| refusal.status).collect();
     if statuses.is_empty() && is_uncommitted {
-        return respond::standard(StatusCode::NOT_FOUND);
+        return status::no_such_object();
     }
-    let quorum = quorum::quorum_size(statuses.len());
+    let quorum = Quorum::of_replicas(statuses.len());
     match quorum::best_index(&statuses, quorum).filter(|_| !statuses.is_empty()) {
         Some(i) => answer_from(statuses[i], &refusals[i].headers, refusals[i].body.clone()),
         None => {
@@ -291,7 +292,7 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
                 ?statuses,
                 "too few servers have fragments of one version"
             );
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::unavailable()
         }
     }
 }
@@ -311,7 +312,7 @@ fn answer(
             path = fetch.path,
             "a fragment archive does not tell the object's length"
         );
-        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+        return status::bad_metadata();
     };
     // Servers may have been asked to ignore the range.
     let selection = match backend.contains_key(CONTENT_RANGE) {
@@ -327,21 +328,21 @@ fn answer(
     let archives = best.archives.into_values().take(data).collect();
     let archives = Archives::new(fetch, &backend, archives, spare);
     let layout = Layout::new(erasure, length);
-    let (status, body, content_length) = match selection {
+    let (mut response, content_length) = match selection {
         Selection::Unsatisfiable => return unsatisfiable(headers),
         Selection::Whole => {
             let body = match length {
                 0 => Body::empty(),
                 _ => range_body(archives, layout, 0..length),
             };
-            (StatusCode::OK, body, length)
+            (status::whole(body), length)
         }
         Selection::One(range) => {
             let text = range::content_range(&range, length);
             respond::set(&mut headers, CONTENT_RANGE.as_str(), text);
             let content_length = range.end - range.start;
             let body = range_body(archives, layout, range);
-            (StatusCode::PARTIAL_CONTENT, body, content_length)
+            (status::part(body), content_length)
         }
         Selection::Several(ranges) => {
             let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
@@ -354,11 +355,9 @@ fn answer(
             );
             let content_length = multipart.total_length(&ranges);
             let body = multipart_body(archives, layout, &ranges, &multipart);
-            (StatusCode::PARTIAL_CONTENT, body, content_length)
+            (status::part(body), content_length)
         }
     };
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
     headers.insert(CONTENT_LENGTH, HeaderValue::from(content_length));
     *response.headers_mut() = headers;
     response
@@ -366,7 +365,7 @@ fn answer(
 
 /// The response if the servers' archives have the range but the object does not.
 fn unsatisfiable(mut headers: HeaderMap) -> Response {
-    let mut response = respond::standard(StatusCode::RANGE_NOT_SATISFIABLE);
+    let mut response = status::no_such_range();
     headers.remove(CONTENT_TYPE);
     response.headers_mut().extend(headers);
     response

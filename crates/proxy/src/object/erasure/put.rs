@@ -3,18 +3,19 @@
 //! answered.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{BodyError, Response, respond};
-use cairn_peer::fan_out::{self, Answer};
+use cairn_peer::fan_out;
+use cairn_peer::gather::{Answer, Commit, Gather};
 use cairn_peer::two_phase::TwoPhasePut;
-use cairn_peer::{Nodes, documents, quorum};
-use cairn_types::ErasureScheme;
+use cairn_peer::{Nodes, documents};
+use cairn_types::{ErasureScheme, Quorum};
 use futures_util::future::join_all;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, ETAG};
-use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
 
 use super::Erasure;
@@ -24,6 +25,7 @@ use crate::checks::MessageLength;
 use crate::object::Location;
 use crate::object::put::{footers_json, refused_by_state, trailer};
 use crate::request::Incoming;
+use crate::status;
 use crate::write::best_response;
 
 /// Prefix of system metadata that describes the fragment, not the object.
@@ -33,13 +35,6 @@ const EC_PREFIX: &str = "x-object-sysmeta-ec-";
 struct Upload {
     put: TwoPhasePut,
     fragment: usize,
-}
-
-/// A server's state at the end of the content: prepared to commit, or finished with a response.
-enum UploadEvent {
-    Prepared,
-    Refused(Answer),
-    Final(Answer),
 }
 
 impl Proxy {
@@ -52,6 +47,7 @@ impl Proxy {
         length: MessageLength,
     ) -> Response {
         let scheme = erasure.scheme;
+        let quorum = location.kind.upload_quorum(headers.len());
         let known = match length {
             MessageLength::Known(length) => Some(length),
             _ => None,
@@ -77,22 +73,22 @@ impl Proxy {
             return refused;
         }
         let mut uploads = assign(puts, &scheme);
-        if let Err(few) = self.check_enough(incoming, &uploads, &scheme) {
+        if let Err(few) = self.check_enough(incoming, &uploads, quorum) {
             return few;
         }
         let etags = match self
-            .pump_fragments(incoming, &erasure, &mut uploads, known)
+            .pump_fragments(incoming, &erasure, &mut uploads, quorum, known)
             .await
         {
             Ok(etags) => etags,
             Err(broken) => return broken,
         };
         let what = format!("PUT {}", incoming.target.entity_path());
-        let answers = match self.conclude_uploads(uploads, &scheme, &nodes, &what).await {
+        let answers = match self.conclude_uploads(uploads, quorum, &nodes, &what).await {
             Ok(answers) => answers,
             Err(refused) => return refused,
         };
-        let mut response = best_response(&answers, Some(scheme.quorum()), &what);
+        let mut response = best_response(&answers, quorum, &what);
         if response.status().is_success() {
             respond::set(response.headers_mut(), ETAG.as_str(), &etags.object);
         }
@@ -151,16 +147,16 @@ impl Proxy {
         &self,
         incoming: &Incoming,
         uploads: &[Upload],
-        scheme: &ErasureScheme,
+        quorum: Quorum,
     ) -> Result<(), Response> {
-        if uploads.len() >= scheme.quorum() {
+        if quorum.is_reached_by(uploads.len()) {
             return Ok(());
         }
         error!(
-            path = %incoming.parts.uri.path(), left = uploads.len(), enough = scheme.quorum(),
+            path = %incoming.parts.uri.path(), left = uploads.len(), enough = quorum.size(),
             "too few object servers for an upload"
         );
-        Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
+        Err(status::too_few_servers())
     }
 
     /// Sends every fragment to its servers, then the footers. The next segment is read and coded
@@ -170,6 +166,7 @@ impl Proxy {
         incoming: &mut Incoming,
         erasure: &Arc<Erasure>,
         uploads: &mut Vec<Upload>,
+        quorum: Quorum,
         known: Option<u64>,
     ) -> Result<Etags, Response> {
         let body = std::mem::take(&mut incoming.body);
@@ -190,7 +187,7 @@ impl Proxy {
             };
             let (next, ()) = tokio::join!(encoder.next(), sending);
             uploads.retain(|upload| !upload.put.failed());
-            self.check_enough(incoming, uploads, &erasure.scheme)?;
+            self.check_enough(incoming, uploads, quorum)?;
             match next {
                 Some(Ok(next)) => fragments = Some(next),
                 Some(Err(error)) => return Err(self.broken_upload(incoming, &error)),
@@ -208,7 +205,7 @@ impl Proxy {
             None => incoming.header(ETAG.as_str()),
         };
         if given.is_some_and(|given| given.trim_matches('"') != etags.object) {
-            return Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
+            return Err(status::other_etag());
         }
         let ends = uploads.iter_mut().map(|upload| {
             let mut footers = footers(&erasure.scheme, upload.fragment, &etags, length);
@@ -225,98 +222,31 @@ impl Proxy {
     async fn conclude_uploads(
         &self,
         uploads: Vec<Upload>,
-        scheme: &ErasureScheme,
+        quorum: Quorum,
         nodes: &Arc<Nodes>,
         what: &str,
     ) -> Result<Vec<Answer>, Response> {
-        let count = uploads.len();
-        let (sender, mut events) = mpsc::channel(2 * count.max(1));
-        // One channel for each: a shared one would wake them in a non-deterministic order.
-        let mut commits = Vec::with_capacity(count);
         let timeout = self.options.node_timeout;
+        let mut gather = Gather::new(&self.backends, quorum, self.timeouts());
         for upload in uploads {
-            let (commit, to_commit) = oneshot::channel();
-            commits.push(commit);
-            let conversation = conclude(
-                upload.put,
-                nodes.clone(),
-                sender.clone(),
-                to_commit,
-                timeout,
-            );
-            tokio::spawn(conversation);
+            let nodes = nodes.clone();
+            gather.start_two_phase(|commit| conclude(upload.put, nodes, commit, timeout));
         }
-        drop(sender);
-        let mut answers = self.prepare(&mut events, count, scheme, what).await?;
-        for commit in commits {
-            let _ = commit.send(());
-        }
-        self.finals(&mut events, &mut answers, count, scheme).await;
-        answers.resize_with(answers.len().max(scheme.replicas()), Answer::none);
-        Ok(answers)
-    }
-
-    /// Waits until a quorum is prepared; returns the responses of uploads that are not.
-    async fn prepare(
-        &self,
-        events: &mut mpsc::Receiver<UploadEvent>,
-        count: usize,
-        scheme: &ErasureScheme,
-        what: &str,
-    ) -> Result<Vec<Answer>, Response> {
-        let (mut prepared, mut refused) = (0, Vec::new());
-        while prepared + refused.len() < count && prepared < scheme.quorum() {
-            match events.recv().await {
-                Some(UploadEvent::Prepared) => prepared += 1,
-                Some(UploadEvent::Refused(answer) | UploadEvent::Final(answer)) => {
-                    refused.push(answer)
-                }
-                None => break,
-            }
-        }
-        if prepared >= scheme.quorum() {
-            return Ok(refused);
-        }
+        let Err(refused) = gather.commit().await else {
+            return Ok(gather.answers().await);
+        };
         error!(
             what,
-            prepared,
-            enough = scheme.quorum(),
+            prepared = quorum.servers() - refused.len(),
+            enough = quorum.size(),
             "too few fragments were written"
         );
-        let mut all = refused;
-        all.resize_with(scheme.replicas() - prepared, Answer::none);
-        let best = best_response(&all, Some(scheme.quorum()), what);
+        let best = best_response(&refused, quorum, what);
         // A refusal at this point is a protocol error between servers, whatever its status.
         Err(match best.status().is_client_error() {
-            true => respond::standard(StatusCode::SERVICE_UNAVAILABLE),
+            true => status::no_quorum(),
             false => best,
         })
-    }
-
-    /// Responses to the commit, until a quorum agrees and the others have had their time.
-    async fn finals(
-        &self,
-        events: &mut mpsc::Receiver<UploadEvent>,
-        answers: &mut Vec<Answer>,
-        count: usize,
-        scheme: &ErasureScheme,
-    ) {
-        let mut next = async |answers: &mut Vec<Answer>| match events.recv().await {
-            Some(UploadEvent::Prepared) => true,
-            Some(UploadEvent::Refused(answer) | UploadEvent::Final(answer)) => {
-                answers.push(answer);
-                answers.len() < count
-            }
-            None => false,
-        };
-        while next(answers).await {
-            let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
-            if quorum::have_quorum(&statuses, scheme.quorum()) {
-                let rest = async { while next(answers).await {} };
-                let _ = tokio::time::timeout(self.options.post_quorum_timeout, rest).await;
-                return;
-            }
-        }
     }
 }
 
@@ -325,30 +255,25 @@ impl Proxy {
 async fn conclude(
     mut put: TwoPhasePut,
     nodes: Arc<Nodes>,
-    events: mpsc::Sender<UploadEvent>,
-    to_commit: oneshot::Receiver<()>,
-    timeout: std::time::Duration,
-) {
+    commit: Commit,
+    timeout: Duration,
+) -> Option<Answer> {
     let node = put.node.clone();
+    let note = |answer: &Answer, silence| match answer.node {
+        Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
+        None => nodes.limiter().increment(&node, silence),
+    };
     if let Some(answer) = put.prepared(timeout).await {
-        match answer.node {
-            Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
-            None => nodes.limiter().increment(&node, "no answer to an upload"),
-        }
-        let _ = events.send(UploadEvent::Refused(answer)).await;
-        return;
+        note(&answer, "no answer to an upload");
+        return Some(answer);
     }
-    let _ = events.send(UploadEvent::Prepared).await;
     // Without the commit the upload is dropped, and the server discards what it wrote.
-    if to_commit.await.is_err() {
-        return;
+    if !commit.is_told().await {
+        return None;
     }
     let answer = put.commit(timeout).await;
-    match answer.node {
-        Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
-        None => nodes.limiter().increment(&node, "no answer to a commit"),
-    }
-    let _ = events.send(UploadEvent::Final(answer)).await;
+    note(&answer, "no answer to a commit");
+    Some(answer)
 }
 
 /// Assigns fragments to servers: a primary gets the fragment of its index, a handoff that of a

@@ -1,0 +1,246 @@
+//! When a gather decides, and how long it waits for the rest, in virtual time.
+
+use std::sync::atomic::AtomicBool;
+
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+const TIMEOUTS: Timeouts = Timeouts {
+    node: Duration::from_secs(10),
+    post_quorum: Duration::from_millis(500),
+};
+const SLOW: Duration = Duration::from_secs(3);
+
+fn answer(status: u16) -> Option<Answer> {
+    Some(Answer {
+        status,
+        ..Answer::none()
+    })
+}
+
+fn gather_of(quorum: Quorum) -> Gather {
+    Gather::new(&Backends::new(Duration::from_secs(1)), quorum, TIMEOUTS)
+}
+
+/// A gather of servers that answer with these statuses after these times; status 0 is no answer.
+fn gather(quorum: Quorum, servers: &[(u16, Duration)]) -> Gather {
+    let mut gather = gather_of(quorum);
+    for (status, after) in servers.iter().copied() {
+        gather.start(async move {
+            sleep(after).await;
+            answer(status).filter(|_| status != 0)
+        });
+    }
+    gather
+}
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// The statuses, and how long they took.
+async fn statuses(gather: Gather) -> (Vec<u16>, Duration) {
+    let began = Instant::now();
+    let answers = gather.answers().await;
+    let statuses = answers.iter().map(|answer| answer.status).collect();
+    (statuses, began.elapsed())
+}
+
+fn is_about(took: Duration, expected: Duration) -> bool {
+    took >= expected && took < expected + Duration::from_millis(50)
+}
+
+#[tokio::test(start_paused = true)]
+async fn stragglers_have_their_time_and_no_more() {
+    let three = Quorum::of_replicas(3);
+    let quick = gather(three, &[(201, secs(0)), (201, secs(1)), (201, secs(1))]);
+    let (answers, took) = statuses(quick).await;
+    assert_eq!(answers, [201, 201, 201]);
+    assert!(is_about(took, secs(1)), "{took:?}: nobody is missing");
+    let slow = gather(three, &[(201, secs(0)), (201, secs(1)), (201, SLOW)]);
+    let (answers, took) = statuses(slow).await;
+    assert_eq!(answers, [201, 201, 503]);
+    assert!(is_about(took, secs(1) + TIMEOUTS.post_quorum), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_straggler_goes_on_after_the_decision() {
+    let stored = Arc::new(AtomicBool::new(false));
+    let mut gather = gather(Quorum::of_replicas(2), &[(201, secs(0))]);
+    let stores = stored.clone();
+    gather.start(async move {
+        sleep(SLOW).await;
+        stores.store(true, Ordering::Relaxed);
+        answer(201)
+    });
+    assert_eq!(statuses(gather).await.0, [201, 503]);
+    assert!(!stored.load(Ordering::Relaxed));
+    sleep(SLOW).await;
+    assert!(stored.load(Ordering::Relaxed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_quorum_all_are_awaited() {
+    let three = Quorum::of_replicas(3);
+    let split = gather(three, &[(201, secs(0)), (404, secs(0)), (503, SLOW)]);
+    let (answers, took) = statuses(split).await;
+    assert_eq!(answers, [201, 404, 503]);
+    assert!(is_about(took, SLOW), "{took:?}");
+    let silent = gather(three, &[(201, secs(0)), (0, secs(0)), (0, SLOW)]);
+    let (answers, took) = statuses(silent).await;
+    assert_eq!(answers, [201, 503, 503]);
+    assert!(is_about(took, SLOW), "{took:?}");
+    let nobody = gather(three, &[]);
+    assert_eq!(statuses(nobody).await, (vec![503, 503, 503], secs(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_that_panics_has_ended() {
+    let (mut gather, committed) = coded([Some(secs(1)); 3]);
+    gather.start(async { panic!("on purpose") });
+    assert!(gather.commit().await.is_ok());
+    let (answers, took) = statuses(gather).await;
+    assert_eq!((answers, took), (vec![201, 201, 201, 503], secs(0)));
+    assert_eq!(committed.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_commit_nobody_is_told() {
+    let (gather, committed) = coded([Some(secs(1)); 4]);
+    assert_eq!(statuses(gather).await.0, [503; 4]);
+    assert_eq!(committed.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_quorum_decides_at_its_size() {
+    for servers in 1..=6 {
+        let quorum = Quorum::of_replicas(servers);
+        // The n-th server answers after n seconds.
+        let at = |n: usize| secs(n as u64);
+        let all: Vec<_> = (1..=servers).map(|n| (201, at(n))).collect();
+        let (answers, took) = statuses(gather(quorum, &all)).await;
+        let stored = answers.iter().filter(|status| **status == 201).count();
+        assert_eq!(stored, quorum.size(), "of {servers}");
+        let expected = match quorum.size() == servers {
+            true => at(quorum.size()),
+            false => at(quorum.size()) + TIMEOUTS.post_quorum,
+        };
+        assert!(is_about(took, expected), "{took:?} of {servers}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_that_has_the_object_is_awaited() {
+    let servers = [(404, secs(0)), (404, secs(0)), (204, SLOW)];
+    let gather = |awaits| gather(Quorum::of_replicas(3), &servers).awaiting_the_one(awaits);
+    assert_eq!(statuses(gather(true)).await.0, [404, 404, 204]);
+    assert_eq!(statuses(gather(false)).await.0, [404, 404, 503]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_left_behind_is_counted_or_awaited() {
+    let backends = Backends::new(Duration::from_secs(1));
+    let put = async |bytes| {
+        let mut gather = Gather::new(&backends, Quorum::of_replicas(2), TIMEOUTS).holding(bytes);
+        gather.start(async { answer(201) });
+        gather.start(async {
+            sleep(SLOW).await;
+            answer(201)
+        });
+        statuses(gather).await.1
+    };
+    let held = || backends.left_behind.load(Ordering::Relaxed);
+    assert!(is_about(
+        put(LEFT_BEHIND_MAX_BYTES).await,
+        TIMEOUTS.post_quorum
+    ));
+    assert_eq!(held(), LEFT_BEHIND_MAX_BYTES);
+    assert!(is_about(put(1).await, SLOW), "one byte too many");
+    assert!(
+        is_about(put(0).await, TIMEOUTS.post_quorum),
+        "nothing to hold"
+    );
+    sleep(SLOW).await;
+    assert_eq!(held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_good_may_be_said() {
+    let servers = [(409, secs(0)), (409, secs(0)), (201, secs(1)), (201, SLOW)];
+    let gather = gather(Quorum::of_replicas(4).after(1), &servers);
+    let began = Instant::now();
+    let answers = gather.agreed_by(|answer| answer.status == 201);
+    let answers = answers.answers_in_order().await;
+    assert!(is_about(began.elapsed(), secs(1) + TIMEOUTS.post_quorum));
+    let of = |n: usize| answers[n].as_ref().map(|answer| answer.status);
+    assert_eq!(
+        [of(0), of(1), of(2), of(3)],
+        [Some(409), Some(409), Some(201), None]
+    );
+}
+
+/// A gather of fragments of two data and two parity fragments, three a quorum, that are prepared after these
+/// times, or refused with 507; and how many of them were committed.
+fn coded<const N: usize>(prepared: [Option<Duration>; N]) -> (Gather, Arc<AtomicUsize>) {
+    let committed = Arc::new(AtomicUsize::new(0));
+    let mut gather = gather_of(Quorum::of_fragments(2, 2, 1));
+    for after in prepared {
+        let committed = committed.clone();
+        gather.start_two_phase(|commit| async move {
+            let Some(after) = after else {
+                return answer(507);
+            };
+            sleep(after).await;
+            if !commit.is_told().await {
+                return None;
+            }
+            committed.fetch_add(1, Ordering::Relaxed);
+            answer(201)
+        });
+    }
+    (gather, committed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_that_is_prepared_is_told_to_commit() {
+    let soon = Some(secs(1));
+    let (mut gather, committed) = coded([soon, None, soon, soon]);
+    let began = Instant::now();
+    assert!(gather.commit().await.is_ok());
+    assert!(is_about(began.elapsed(), secs(1)));
+    let (mut answers, _) = statuses(gather).await;
+    answers.sort_unstable();
+    assert_eq!(answers, [201, 201, 201, 507]);
+    assert_eq!(committed.load(Ordering::Relaxed), 3);
+    // The commit does not wait for the fourth, which commits when it is prepared.
+    let (mut gather, committed) = coded([soon, soon, soon, Some(SLOW)]);
+    let began = Instant::now();
+    assert!(gather.commit().await.is_ok());
+    assert!(is_about(began.elapsed(), secs(1)));
+    assert_eq!(statuses(gather).await.0, [201, 201, 201, 503]);
+    sleep(SLOW).await;
+    assert_eq!(committed.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_too_few_prepared_nobody_commits() {
+    let (mut gather, committed) = coded([Some(secs(1)), None, None, Some(secs(1))]);
+    let refused = gather
+        .commit()
+        .await
+        .expect_err("two of three are prepared");
+    let refused: Vec<u16> = refused.iter().map(|answer| answer.status).collect();
+    assert_eq!(refused, [507, 507]);
+    sleep(SLOW).await;
+    assert_eq!(committed.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_dropped_before_its_commit_is_given_up() {
+    let (gather, committed) = coded([Some(secs(1)); 4]);
+    sleep(SLOW).await;
+    drop(gather);
+    sleep(SLOW).await;
+    assert_eq!(committed.load(Ordering::Relaxed), 0);
+}
