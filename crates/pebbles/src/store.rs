@@ -19,6 +19,7 @@ use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
 use crate::place::Place;
+use crate::read_errors::ReadErrors;
 use crate::volume::{Volume, Volumes};
 
 pub mod checkpoint;
@@ -54,6 +55,8 @@ pub struct Config {
     /// Called with the number of a file whose content counts no longer, and whether it was
     /// quarantined.
     pub external_gone: Box<dyn Fn(u64, bool) + Send + Sync>,
+    /// Kept from one opening of these volumes to the next.
+    pub read_errors: Arc<ReadErrors>,
 }
 
 /// A write.
@@ -159,8 +162,7 @@ impl Store {
         let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
         let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
         let index = Index::new(config.rules);
-        let (log, written, report) =
-            recovery::recover(&volumes, &index, config.rules, is_read_only)?;
+        let (log, written, report) = recovery::recover(&volumes, &index, &config, is_read_only)?;
         let store = Arc::new(Store {
             config,
             index,
@@ -234,6 +236,7 @@ impl Store {
             prepared: self.log().prepared.len() as u64,
             written_bytes: sum(|volume| volume.written().all),
             live_bytes: sum(|volume| volume.live()),
+            read_errors: self.config.read_errors.count(),
             is_poisoned: self.is_poisoned(),
         }
     }
@@ -249,6 +252,8 @@ pub struct Status {
     pub prepared: u64,
     pub written_bytes: u64,
     pub live_bytes: u64,
+    /// Reads of volumes that the disk did not answer, since the process began.
+    pub read_errors: u64,
     pub is_poisoned: bool,
 }
 

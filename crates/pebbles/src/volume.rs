@@ -16,8 +16,6 @@ use crate::place::{Place, SLOTS_MAX};
 
 /// Bytes of zeros written at once to a new volume.
 const ZEROS: usize = 1 << 20;
-/// Attempts to read blocks of a volume that may fail.
-const UNREADABLE_MAX: u64 = 1024;
 
 /// One use of a file as a volume.
 pub struct Volume {
@@ -33,8 +31,6 @@ pub struct Volume {
     /// Bytes of those records that count.
     live: AtomicU64,
     written: Mutex<Written>,
-    /// Attempts to read a block that the disk did not give.
-    unreadable: AtomicU64,
 }
 
 /// The records that were ever written to a volume, in bytes.
@@ -60,7 +56,6 @@ impl Volume {
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
-            unreadable: AtomicU64::new(0),
         }
     }
 
@@ -142,17 +137,14 @@ impl Volume {
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
-}
 
-impl Volume {
-    /// Number of blocks so far that the disk did not give, each as often as it was asked for.
-    pub(crate) fn unreadable_blocks(&self) -> u64 {
-        self.unreadable.load(Ordering::Relaxed)
-    }
-
-    /// As `read`, with zeros for blocks that the disk does not give: what was in them is damaged. An
-    /// error where these are many, for then it is the disk that has failed.
-    pub(crate) fn read_past_damage(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    /// As `read`, with zeros for blocks that the disk does not give, each of which is reported.
+    pub(crate) fn read_past_damage(
+        &self,
+        offset: u64,
+        len: usize,
+        mut report: impl FnMut(u64, io::Error) -> io::Result<()>,
+    ) -> io::Result<Vec<u8>> {
         let error = match self.read(offset, len) {
             Err(error) if is_unreadable(&error) => error,
             other => return other,
@@ -167,9 +159,7 @@ impl Volume {
                 Ok(block) => bytes.extend(block),
                 Err(error) if is_unreadable(&error) => {
                     tracing::error!(volume = self.slot, at, %error, "a block cannot be read");
-                    if self.unreadable.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_MAX {
-                        return Err(error);
-                    }
+                    report(at / BLOCK as u64 * BLOCK as u64, error)?;
                     bytes.resize(bytes.len() + len, 0);
                 }
                 Err(error) => return Err(error),

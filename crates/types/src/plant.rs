@@ -88,6 +88,8 @@ pub enum Plant {
     RotTakenForTorn,
     /// A volume's file is used anew under its old epoch.
     EpochReused,
+    /// The first read error of a record counts as damage.
+    ReadErrorTakenForRot,
 }
 
 impl Plant {
@@ -178,6 +180,7 @@ impl Plant {
             Plant::TornTakenForRot => "torn-taken-for-rot",
             Plant::RotTakenForTorn => "rot-taken-for-torn",
             Plant::EpochReused => "epoch-reused",
+            Plant::ReadErrorTakenForRot => "read-error-taken-for-rot",
         }
     }
 

@@ -65,7 +65,11 @@ impl Compaction {
             .map(|(_, volume)| volume);
         let source = lowest.or_else(|| holds_back(store, &sealed))?;
         Some(Compaction {
-            scanner: Scanner::of_written(source.clone()),
+            scanner: Scanner::of_written(
+                source.clone(),
+                store.config.read_errors.clone(),
+                (store.config.now)(),
+            ),
             source: source.clone(),
             store: store.clone(),
             going: Vec::new(),
@@ -176,7 +180,10 @@ impl Compaction {
     ) -> Result<Option<Change>, PebblesError> {
         let place = self.place(at, header);
         if !header.kind.is_removal() {
-            self.quarantine(header.partition, header.hash, place)?;
+            // The next attempt may find it whole.
+            if !self.scanner.is_unsure() {
+                self.quarantine(header.partition, header.hash, place)?;
+            }
             return Ok(None);
         }
         // Its own horizon was not above this.
@@ -202,6 +209,7 @@ impl Compaction {
                     self.quarantine(removal.partition, removal.hash, place)?;
                     return Err(PebblesError::Busy);
                 }
+                Err(ReadError::Unreadable(_)) => return Err(self.unread()),
                 Err(ReadError::Io(source)) => return Err(PebblesError::of_io("compact", source)),
             };
             let parts = (stored.name, stored.metadata, stored.body);
@@ -267,9 +275,16 @@ impl Compaction {
             .quarantine(partition, hash, place, "damaged, found by compaction")
     }
 
+    fn unread(&self) -> PebblesError {
+        PebblesError::unread("compact", self.source.slot)
+    }
+
     /// Gives the file back, with nothing in it that counts: as one step to the committer. Were an
     /// entry to go sooner, a crash would bring it back, and with it swallow what was written since.
     fn finish(&mut self) -> Result<(), PebblesError> {
+        if self.scanner.is_unsure() {
+            return Err(self.unread());
+        }
         let store = self.store.clone();
         if self
             .live_of_others(&store.log())
@@ -336,18 +351,47 @@ impl Compaction {
         }
     }
 
-    /// Ends entries whose records were not found: their headers are damaged.
+    /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
+        let mut is_all_read = true;
         let is_going = |place: Place| self.going.iter().any(|going| going.place == place);
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
                 for entry in left.filter(|entry| !is_going(entry.place)) {
-                    self.quarantine(partition, hash, entry.place)?;
+                    is_all_read &= self.end_one_left_over(partition, hash, entry.place)?;
                 }
             }
         }
-        Ok(())
+        match is_all_read {
+            true => Ok(()),
+            false => Err(self.unread()),
+        }
+    }
+
+    /// Ends an entry whose record is damaged, and moves one that is sound: damage beside it hid it.
+    /// False where the disk does not give it.
+    fn end_one_left_over(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        place: Place,
+    ) -> Result<bool, PebblesError> {
+        match self.store.read(partition, hash, place) {
+            Ok(stored) => {
+                let parts = (stored.name, stored.metadata, stored.body);
+                let record = record_of(&stored.header, parts);
+                let source = place;
+                self.commit(vec![Change::Copy { source, record }])?;
+            }
+            Err(ReadError::Gone) => {}
+            Err(ReadError::Damaged(_)) => {
+                self.quarantine(partition, hash, place)?;
+            }
+            Err(ReadError::Unreadable(_)) => return Ok(false),
+            Err(ReadError::Io(source)) => return Err(PebblesError::of_io("compact", source)),
+        }
+        Ok(true)
     }
 }
 

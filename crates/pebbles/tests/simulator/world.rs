@@ -89,6 +89,7 @@ impl World {
             checkpoint_bytes: 1 << 20,
             compact_below: 0.7,
             external_gone: Box::new(|_, _| {}),
+            read_errors: Arc::default(),
             keep_free: Box::new(|_| 0),
         }
     }

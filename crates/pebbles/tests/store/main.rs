@@ -13,7 +13,7 @@ use cairn_pebbles::format::{Class, Kind, NewRecord};
 use cairn_pebbles::medium::Folder;
 use cairn_pebbles::object::{Entry, Rules};
 use cairn_pebbles::{
-    Change, Config, Expected, Outcome, PebblesError, ReadError, Recovery, Store, Upkeep,
+    Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
 };
 use cairn_types::{ObjectHash, SplitMix, Timestamp};
 use medium::{Fault, Faults, Faulty};
@@ -28,6 +28,7 @@ struct Setup {
     root: tempfile::TempDir,
     clock: Arc<AtomicU64>,
     faults: Faults,
+    read_errors: Arc<ReadErrors>,
     volume_bytes: u64,
     checkpoint_bytes: u64,
 }
@@ -99,6 +100,7 @@ impl Setup {
             root: tempfile::tempdir().unwrap(),
             clock: Arc::new(AtomicU64::new(1_000_000)),
             faults: Faults::default(),
+            read_errors: Arc::default(),
             volume_bytes: 256 << 10,
             checkpoint_bytes: 1 << 40,
         }
@@ -120,6 +122,7 @@ impl Setup {
             checkpoint_bytes: self.checkpoint_bytes,
             compact_below: 0.5,
             external_gone: Box::new(|_, _| {}),
+            read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
         };
         let medium = Faulty {
@@ -131,6 +134,22 @@ impl Setup {
 
     fn open(&self) -> Arc<Store> {
         self.try_open().unwrap().0
+    }
+
+    fn wait(&self, seconds: u64) {
+        self.clock.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// A sector of an object's record that the disk does not give.
+    fn lose_sector_of(&self, store: &Store, number: u64) {
+        let (name, at) = self.volume_of(store, number);
+        let from = (at / BLOCK * BLOCK) as u64;
+        self.faults.lock().push(Fault::Read {
+            name,
+            from,
+            to: from + 512,
+            errno: EIO,
+        });
     }
 
     /// The file of the volume that has an object.
@@ -463,30 +482,76 @@ fn a_tombstone_that_goes_swallows_no_write() {
     panic!("the tombstone did not go");
 }
 
+/// An object whose record cannot be read is not ended before it could not for a while.
 #[test]
-fn a_sector_that_cannot_be_read_is_damage() {
+fn a_sector_that_cannot_be_read_for_a_while_is_damage() {
     let setup = Setup::new();
     let store = setup.open();
     for number in 0..5 {
         put(&store, number, 10, 3000);
     }
-    let (name, at) = setup.volume_of(&store, 2);
-    let from = (at / BLOCK * BLOCK) as u64;
-    setup.faults.lock().push(Fault::Read {
-        name,
-        from,
-        to: from + 512,
-        errno: EIO,
-    });
+    setup.lose_sector_of(&store, 2);
     let place = entry(&store, 2).unwrap().place;
-    let read = store.read(PARTITION, hash(2), place);
+    let read = || store.read(PARTITION, hash(2), place);
+    for seconds in [0, 9] {
+        setup.wait(seconds);
+        let read = read();
+        assert!(matches!(read, Err(ReadError::Unreadable(_))), "{read:?}");
+    }
+    assert_eq!(store.status().read_errors, 2);
+    setup.wait(1);
+    let read = read();
     assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
     drop(store);
+    // An opening waits as long.
+    for seconds in [0, 8] {
+        setup.wait(seconds);
+        let opened = setup.try_open();
+        assert!(opened.is_err(), "{:?}", opened.map(|(_, report)| report));
+    }
+    setup.wait(10);
     let store = setup.open();
     for number in [0, 1, 3, 4] {
         assert!(has(&store, number, 10, 3000), "{number}");
     }
     assert!(entry(&store, 2).is_none());
+}
+
+#[test]
+fn a_read_error_that_passes_ends_nothing() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..200 {
+        put(&store, number, 10, 100);
+    }
+    setup.lose_sector_of(&store, 2);
+    let place = entry(&store, 2).unwrap().place;
+    store.read(PARTITION, hash(2), place).unwrap_err();
+    // Compaction of its volume waits, and takes it along then.
+    let mut upkeep = Upkeep::new(store.clone());
+    compact(&mut upkeep);
+    assert!(entry(&store, 2).is_some_and(|entry| entry.place == place));
+    setup.faults.lock().clear();
+    setup.wait(10);
+    compact(&mut upkeep);
+    assert!(entry(&store, 2).is_some_and(|entry| entry.place != place));
+    assert!(has(&store, 2, 10, 100));
+    // An opening, of a record that others are behind.
+    for number in 300..320 {
+        put(&store, number, 10, 3000);
+    }
+    setup.lose_sector_of(&store, 305);
+    drop((upkeep, store));
+    assert!(setup.try_open().is_err());
+    setup.faults.lock().clear();
+    let store = setup.open();
+    for number in (0..200)
+        .map(|number| (number, 100))
+        .chain((300..320).map(|number| (number, 3000)))
+    {
+        assert!(has(&store, number.0, 10, number.1), "{number:?}");
+    }
+    assert!(setup.files("quarantined").is_empty());
 }
 
 /// A last batch that the disk does not give looks like a torn one, which an opening would overwrite.
@@ -543,17 +608,14 @@ fn compaction_goes_past_a_sector_that_cannot_be_read() {
     for number in 0..200 {
         put(&store, number, 10, 100);
     }
-    let (name, at) = setup.volume_of(&store, 2);
     let slot = entry(&store, 2).unwrap().place.slot;
-    let from = (at / BLOCK * BLOCK) as u64;
-    setup.faults.lock().push(Fault::Read {
-        name,
-        from,
-        to: from + 512,
-        errno: EIO,
-    });
+    setup.lose_sector_of(&store, 2);
     let mut upkeep = Upkeep::new(store.clone());
-    compact(&mut upkeep);
+    for seconds in [0, 10, 20] {
+        assert!(entry(&store, 2).is_some(), "it is ended after {seconds} s");
+        setup.wait(seconds);
+        compact(&mut upkeep);
+    }
     for number in (0..200).filter(|number| *number != 2) {
         assert!(has(&store, number, 10, 100), "{number}");
     }
