@@ -181,6 +181,9 @@ pub(crate) struct Volumes {
     /// Slots that are being filled, which takes as long as a volume's zeros.
     making: Mutex<BTreeSet<u16>>,
     next_id: AtomicU64,
+    /// Number of looks through all volumes.
+    #[cfg(test)]
+    pub(crate) looks: AtomicU64,
 }
 
 impl Volumes {
@@ -199,6 +202,8 @@ impl Volumes {
             slots: RwLock::default(),
             making: Mutex::default(),
             next_id: AtomicU64::new(1),
+            #[cfg(test)]
+            looks: AtomicU64::new(0),
         }
     }
 
@@ -211,6 +216,8 @@ impl Volumes {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
         self.slots.read().values().cloned().collect()
     }
 

@@ -5,8 +5,10 @@
 //! volumes could find an older record of that object. Such records were written before it, so they
 //! are in volumes whose ids do not exceed its horizon, the highest id in use when it was written; and
 //! they count no longer. When no such volume is left that has anything which counts no longer, the
-//! record can go: a tombstone at the earliest after the reclaim age, which other replicas need.
+//! record can go: a tombstone at the earliest after the reclaim age, which other replicas need. Once a
+//! record can go it always can, as what is written later is not what it ended.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +21,7 @@ use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
-use crate::store::{AHEAD, Change, Log, Outcome, Store};
+use crate::store::{AHEAD, Change, Outcome, Store};
 use crate::volume::Volume;
 
 /// A volume of which this share counts is worth its while on a full device.
@@ -37,6 +39,8 @@ pub struct Compaction {
     scanner: Scanner,
     /// Entries that go with the volume. Until then they count: at a crash their records are there.
     going: Vec<Going>,
+    /// See [`Compaction::first_holder`], as of the last step's beginning.
+    holder: u64,
 }
 
 /// An entry that goes by its age.
@@ -73,6 +77,7 @@ impl Compaction {
             source: source.clone(),
             store: store.clone(),
             going: Vec::new(),
+            holder: 0,
         })
     }
 
@@ -85,6 +90,7 @@ impl Compaction {
     /// batches is moved as one.
     pub fn step(&mut self) -> Result<bool, PebblesError> {
         let read = |source| PebblesError::of_io("compact", source);
+        self.holder = self.first_holder();
         let (mut changes, mut moved, mut seen) = (Vec::new(), 0, 0);
         let (mut is_end, mut has_moved) = (false, false);
         while moved < self.store.batch_soft_max() && seen < STEP_BYTES {
@@ -146,7 +152,7 @@ impl Compaction {
         let horizon = number(&parts.2);
         let record = record_of(header, parts);
         if header.kind.is_removal() {
-            return match self.is_held_back(horizon) {
+            return match self.holder <= horizon {
                 true => self.move_removal(place, record).map(Some),
                 false => Ok(None),
             };
@@ -157,7 +163,7 @@ impl Compaction {
             place,
             horizon,
         };
-        match self.can_go(&going) {
+        match self.can_go(&going, self.holder) {
             Some(false) => {}
             Some(true) => {
                 self.going.push(going);
@@ -190,7 +196,7 @@ impl Compaction {
         let horizon = self.store.log().horizon;
         let body = horizon.to_le_bytes().to_vec().into();
         let record = record_of(header, (Bytes::new(), Bytes::new(), body));
-        match self.is_held_back(horizon) {
+        match self.holder <= horizon {
             true => self.move_removal(place, record).map(Some),
             false => Ok(None),
         }
@@ -222,13 +228,13 @@ impl Compaction {
         })
     }
 
-    /// Whether an entry is so old that it goes; `None`: its record counts no longer.
-    fn can_go(&self, of: &Going) -> Option<bool> {
+    /// Whether an entry is so old that it goes; `None`: its record counts no longer. `holder`: the first.
+    fn can_go(&self, of: &Going, holder: u64) -> Option<bool> {
         let entries = self.store.index.get(of.partition, of.hash);
         let entry = entries.iter().find(|entry| entry.place == of.place)?;
         Some(match entry.kind {
             EntryKind::Tombstone => {
-                self.is_expired(entry.timestamp) && !self.is_held_back(of.horizon)
+                self.is_expired(entry.timestamp) && holder > of.horizon
             }
             _ => self.is_stray(&entries, entry),
         })
@@ -254,15 +260,16 @@ impl Compaction {
         names.any(|(name, _)| chosen.reclaimable.iter().any(|file| file.name == *name))
     }
 
-    /// Whether a volume up to `horizon` may have what a record ends.
-    fn is_held_back(&self, horizon: u64) -> bool {
+    /// The lowest id of another volume that may have what a record ends. It holds back the records
+    /// whose horizons are not below it.
+    fn first_holder(&self) -> u64 {
         if Plant::TombstoneTooSoon.is_on() {
-            return false;
+            return u64::MAX;
         }
-        let holds = |volume: &Arc<Volume>| {
-            volume.id <= horizon && volume.slot != self.source.slot && volume.has_dead()
-        };
-        self.store.volumes().iter().any(holds)
+        let holds = |v: &&Arc<Volume>| v.slot != self.source.slot && v.has_dead();
+        let volumes = self.store.volumes();
+        let ids = volumes.iter().filter(holds).map(|volume| volume.id);
+        ids.min().unwrap_or(u64::MAX)
     }
 
     fn quarantine(
@@ -286,17 +293,16 @@ impl Compaction {
             return Err(self.unread());
         }
         let store = self.store.clone();
-        if self
-            .live_of_others(&store.log())
-            .is_none_or(|bytes| bytes > 0)
-        {
+        // While others write: what they change shows below.
+        if self.live_of_others().is_none_or(|bytes| bytes > 0) {
             self.end_left_over()?;
         }
+        // The committer is at rest from here on.
         let mut log = store.log();
         if store.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
-        if self.live_of_others(&log) != Some(0) {
+        if self.live_of_others() != Some(0) {
             // Something was written meanwhile: the next attempt moves it.
             return Err(PebblesError::Busy);
         }
@@ -322,11 +328,12 @@ impl Compaction {
     }
 
     /// Bytes that count in the volume, without those that go with it; `None`: one of these cannot
-    /// go any more. The committer is at rest meanwhile.
-    fn live_of_others(&self, _log: &Log) -> Option<u64> {
+    /// go any more.
+    fn live_of_others(&self) -> Option<u64> {
+        let holder = self.first_holder();
         let mut live = self.source.live();
         for going in &self.going {
-            match self.can_go(going) {
+            match self.can_go(going, holder) {
                 Some(true) => live = live.saturating_sub(going.place.len.into()),
                 Some(false) => return None,
                 None => {}
@@ -354,11 +361,11 @@ impl Compaction {
     /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
         let mut is_all_read = true;
-        let is_going = |place: Place| self.going.iter().any(|going| going.place == place);
+        let going: HashSet<Place> = self.going.iter().map(|going| going.place).collect();
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
-                for entry in left.filter(|entry| !is_going(entry.place)) {
+                for entry in left.filter(|entry| !going.contains(&entry.place)) {
                     is_all_read &= self.end_one_left_over(partition, hash, entry.place)?;
                 }
             }
@@ -395,7 +402,6 @@ impl Compaction {
     }
 }
 
-/// Bytes of a record that was found.
 /// Number of bytes that the move of a record writes, or holds until then.
 fn moved_len(found: &Found, change: &Change) -> usize {
     let own = match found {
@@ -460,3 +466,6 @@ fn holds_back<'a>(store: &Store, sealed: &'a [Arc<Volume>]) -> Option<&'a Arc<Vo
     let with_dead = sealed.iter().filter(|volume| volume.has_dead());
     with_dead.min_by_key(|volume| volume.id)
 }
+
+#[cfg(test)]
+mod tests;
