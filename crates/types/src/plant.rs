@@ -90,6 +90,8 @@ pub enum Plant {
     EpochReused,
     /// The first read error of a record counts as damage.
     ReadErrorTakenForRot,
+    /// The head of a volume is not compared with its copy, which may be of a later use.
+    HeadNotCompared,
 }
 
 impl Plant {
@@ -181,6 +183,7 @@ impl Plant {
             Plant::RotTakenForTorn => "rot-taken-for-torn",
             Plant::EpochReused => "epoch-reused",
             Plant::ReadErrorTakenForRot => "read-error-taken-for-rot",
+            Plant::HeadNotCompared => "head-not-compared",
         }
     }
 

@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
 use crate::store::checkpoint::{self, Position, Written};
-use crate::store::heads::{find_volumes, mend_head};
+use crate::store::heads::{find_volumes, mend_heads};
 use crate::store::{Config, Log, entry_of};
 use crate::volume::{Aligned, Volume, Volumes};
 
@@ -54,7 +54,7 @@ pub(crate) fn recover(
     let mut report = Recovery::default();
     find_volumes(volumes, is_read_only, &mut report)?;
     if !is_read_only {
-        volumes.all().iter().for_each(|volume| mend_head(volume));
+        volumes.all().iter().for_each(|volume| mend_heads(volume));
     }
     let found = checkpoint::newest(volumes.medium());
     let (mut position, mut written) = (Position::default(), Written::default());

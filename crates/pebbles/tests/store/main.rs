@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_pebbles::format::{Class, Kind, NewRecord};
+use cairn_pebbles::format::{Class, Kind, NewRecord, VolumeHeader};
 use cairn_pebbles::medium::Folder;
 use cairn_pebbles::object::{Entry, Rules};
 use cairn_pebbles::{
@@ -248,6 +248,46 @@ fn a_damaged_head_is_taken_from_elsewhere() {
         put(&store, 9, 10, 100);
         drop(store);
         assert!(has(&setup.open(), 9, 10, 100));
+    }
+}
+
+/// The disk lost a write of a head or of its copy: the one of the later use counts, and the other is
+/// written again.
+#[test]
+fn the_later_of_a_head_and_its_copy_counts() {
+    for is_copy_older in [false, true] {
+        let setup = Setup::new();
+        let store = setup.open();
+        for number in 0..5 {
+            put(&store, number, 10, 100);
+        }
+        let (name, _) = setup.volume_of(&store, 4);
+        drop(store);
+        let at_end = (256 << 10) - BLOCK;
+        let (older, newer) = match is_copy_older {
+            true => (at_end, 0),
+            false => (0, at_end),
+        };
+        setup.change(&name, |bytes| {
+            let header = VolumeHeader::parse(bytes, 0).unwrap();
+            let before = VolumeHeader {
+                id: header.id - 1,
+                epoch: header.epoch ^ 1,
+                ..header
+            };
+            bytes[older..older + 64].copy_from_slice(&before.to_bytes(older as u64));
+        });
+        let store = setup.open();
+        for number in 0..5 {
+            assert!(has(&store, number, 10, 100), "{number}, {is_copy_older}");
+        }
+        drop(store);
+        // Both are of the later use now: each is enough.
+        setup.change(&name, |bytes| bytes[newer..newer + 64].fill(0x5a));
+        let store = setup.open();
+        for number in 0..5 {
+            assert!(has(&store, number, 10, 100), "{number}, {is_copy_older}");
+        }
     }
 }
 
