@@ -52,15 +52,31 @@ struct Going {
     horizon: u64,
 }
 
+/// The room for records that are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Enough,
+    /// There is none for new volumes.
+    Short,
+    /// There was none for what was moved last: volumes of which nothing is moved make some.
+    Used,
+}
+
 impl Compaction {
-    /// Picks a volume; `None`: none is worth it. `is_full`: there is no room for new volumes.
-    /// `is_left`: of an id, whether that volume is left alone for now.
-    pub fn pick(store: &Arc<Store>, is_full: bool, is_left: impl Fn(u64) -> bool) -> Option<Self> {
+    /// Picks a volume; `None`: none is worth it. `is_left`: of an id, whether that volume is left alone
+    /// for now.
+    pub fn pick(store: &Arc<Store>, room: Room, is_left: impl Fn(u64) -> bool) -> Option<Self> {
         let mut sealed = store.sealed();
-        sealed.retain(|volume| !is_left(volume.id));
-        let below = match is_full {
-            true => FULL_DEVICE_BELOW.max(store.config.compact_below),
-            false => store.config.compact_below,
+        let first_dead = sealed.iter().filter(|v| v.has_dead()).map(|v| v.id).min();
+        sealed.retain(|volume| {
+            let is_held_back = first_dead.is_some_and(|id| id < volume.id);
+            let moves_nothing =
+                share(store, volume) == 0.0 && !(is_held_back && volume.live() > 0);
+            (moves_nothing || room != Room::Used) && !is_left(volume.id)
+        });
+        let below = match room {
+            Room::Enough => store.config.compact_below,
+            Room::Short | Room::Used => FULL_DEVICE_BELOW.max(store.config.compact_below),
         };
         let shares = sealed.iter().map(|volume| (share(store, volume), volume));
         let lowest = shares.min_by(|(one, _), (other, _)| one.total_cmp(other));

@@ -29,6 +29,8 @@ struct Setup {
     clock: Arc<AtomicU64>,
     faults: Faults,
     read_errors: Arc<ReadErrors>,
+    created: Arc<AtomicU64>,
+    free: Arc<AtomicU64>,
     volume_bytes: u64,
     checkpoint_bytes: u64,
 }
@@ -101,6 +103,8 @@ impl Setup {
             clock: Arc::new(AtomicU64::new(1_000_000)),
             faults: Faults::default(),
             read_errors: Arc::default(),
+            created: Arc::default(),
+            free: Arc::new(AtomicU64::new(1 << 39)),
             volume_bytes: 256 << 10,
             checkpoint_bytes: 1 << 40,
         }
@@ -128,6 +132,8 @@ impl Setup {
         let medium = Faulty {
             folder: Folder::open(&self.path(""), true).unwrap(),
             faults: self.faults.clone(),
+            created: self.created.clone(),
+            free: self.free.clone(),
         };
         Store::open(Arc::new(medium), config)
     }
@@ -679,4 +685,53 @@ fn quarantine_keeps_the_bytes() {
     assert_eq!(kept.len(), 1);
     let sound = &body(1, 10, 1000)[..600];
     assert!(kept[0].windows(600).any(|window| window == sound));
+}
+
+/// The file system says that there is room, and makes no file: that is asked once, and again when
+/// there is more room.
+#[test]
+fn a_device_that_is_full_is_remembered() {
+    let setup = Setup::new();
+    let store = setup.open();
+    setup.faults.lock().push(Fault::Create { errno: ENOSPC });
+    for number in 0..20 {
+        let record = record(number, Kind::Data, 10, Bytes::new());
+        let ended = commit(&store, Change::Write(record));
+        assert!(matches!(ended, Err(PebblesError::NoSpace)), "{ended:?}");
+    }
+    let created = setup.created.load(Ordering::Relaxed);
+    assert!(created <= 1, "{created} attempts");
+    setup.faults.lock().clear();
+    setup.free.fetch_add(1, Ordering::Relaxed);
+    put(&store, 1, 10, 100);
+}
+
+/// Where there is no room to move one volume's records to, there is none for another's.
+#[test]
+fn compaction_of_a_full_device_tries_one_volume() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 0..620, 10);
+    setup.faults.lock().push(Fault::Full);
+    // Deletions take all room there is. Each volume has something that counts no longer then.
+    let tombstone = |number| record(number, Kind::Tombstone, 20, Bytes::from(vec![0; 8]));
+    let mut numbers = (0..5).flat_map(|first| (first..620).step_by(5));
+    let is_full = |number| {
+        let ended = commit(&store, Change::Write(tombstone(number)));
+        matches!(ended, Err(PebblesError::NoSpace))
+    };
+    assert!(numbers.any(is_full));
+    assert!(store.sealed().len() > 8);
+    let mut upkeep = Upkeep::new(store.clone());
+    let mut attempts = 0;
+    while upkeep.compact().unwrap() {
+        attempts += 1;
+    }
+    assert_eq!(attempts, 1);
+    assert!(matches!(upkeep.take_failure(), Some(PebblesError::NoSpace)));
+    setup.faults.lock().clear();
+    setup.wait(10);
+    let before = setup.used(&store);
+    compact(&mut upkeep);
+    assert!(setup.used(&store) < before, "nothing is compacted");
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_pebbles::medium::{Folder, Medium, MediumFile, Space};
 use parking_lot::Mutex;
@@ -19,6 +20,12 @@ pub(crate) enum Fault {
         prefix: String,
         errno: i32,
     },
+    /// Files cannot be made.
+    Create {
+        errno: i32,
+    },
+    /// No bytes are free.
+    Full,
 }
 
 pub(crate) type Faults = Arc<Mutex<Vec<Fault>>>;
@@ -26,6 +33,10 @@ pub(crate) type Faults = Arc<Mutex<Vec<Fault>>>;
 pub(crate) struct Faulty {
     pub(crate) folder: Folder,
     pub(crate) faults: Faults,
+    /// Number of attempts to make a file.
+    pub(crate) created: Arc<AtomicU64>,
+    /// Bytes that are free, where nothing says otherwise.
+    pub(crate) free: Arc<AtomicU64>,
 }
 
 struct File {
@@ -54,6 +65,12 @@ impl Medium for Faulty {
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>> {
+        self.created.fetch_add(1, Ordering::Relaxed);
+        for fault in self.faults.lock().iter() {
+            if let Fault::Create { errno } = fault {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
         Ok(self.file(name, self.folder.create(name, size)?))
     }
 
@@ -70,7 +87,14 @@ impl Medium for Faulty {
     }
 
     fn space(&self) -> io::Result<Space> {
-        self.folder.space()
+        let is_full = |fault: &Fault| matches!(fault, Fault::Full);
+        match self.faults.lock().iter().any(is_full) {
+            true => Ok(Space { free: 0, total: 1 << 40 }),
+            false => Ok(Space {
+                free: self.free.load(Ordering::Relaxed),
+                total: 1 << 40,
+            }),
+        }
     }
 }
 
