@@ -138,6 +138,10 @@ impl Medium for ReadOnly {
         Err(refused())
     }
 
+    fn create_new(&self, _name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        Err(refused())
+    }
+
     fn remove(&self, _name: &str) -> io::Result<()> {
         Err(refused())
     }
@@ -147,6 +151,10 @@ impl Medium for ReadOnly {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
         Err(refused())
     }
 

@@ -29,6 +29,7 @@ mod heads;
 mod quarantine;
 mod read;
 pub mod recovery;
+use quarantine::Broken;
 pub use read::Stored;
 use recovery::Recovery;
 
@@ -176,9 +177,14 @@ impl Store {
 
     /// Writes down that records found damaged are gone, so that nothing older comes in their place.
     fn end_damaged(&self, report: &Recovery) -> Result<(), PebblesError> {
-        for damaged in &report.damaged {
-            let (partition, hash, place) = (damaged.partition, damaged.hash, damaged.place);
-            match self.quarantine(partition, hash, place, "damaged in the log") {
+        let broken = report.damaged.iter().map(|damaged| Broken {
+            partition: damaged.partition,
+            hash: damaged.hash,
+            place: damaged.place,
+        });
+        let ended = self.quarantine_all(&broken.collect::<Vec<_>>(), "damaged in the log");
+        for ended in ended {
+            match ended {
                 // Until there is room, the log says so at every start.
                 Ok(_) | Err(PebblesError::NoSpace) => {}
                 Err(error) => return Err(error),

@@ -190,7 +190,10 @@ impl Upkeep {
                 let prepared = self.store.log().prepared.len();
                 let now = self.now();
                 let is_full = prepared == 0 && now < self.full_until;
-                let room = match (is_full && !self.store.volumes.has_space()?, prepared < AHEAD) {
+                let room = match (
+                    is_full && !self.store.volumes.has_space()?,
+                    prepared < AHEAD,
+                ) {
                     (true, _) => Room::Used,
                     (false, true) => Room::Short,
                     (false, false) => Room::Enough,

@@ -21,7 +21,8 @@ use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
-use crate::store::{AHEAD, Change, Outcome, Store};
+use crate::store::quarantine::Broken;
+use crate::store::{AHEAD, Change, Store};
 use crate::volume::Volume;
 
 /// A volume of which this share counts is worth its while on a full device.
@@ -41,6 +42,8 @@ pub struct Compaction {
     going: Vec<Going>,
     /// See [`Compaction::first_holder`], as of the last step's beginning.
     holder: u64,
+    /// Records found damaged in this step.
+    damaged: Vec<Broken>,
 }
 
 /// An entry that goes by its age.
@@ -62,6 +65,15 @@ pub enum Room {
     Used,
 }
 
+/// An entry whose record was not found.
+enum LeftOver {
+    /// It was moved, or counts no longer.
+    Settled,
+    Damaged,
+    /// The disk does not give it.
+    Unread,
+}
+
 impl Compaction {
     /// Picks a volume; `None`: none is worth it. `is_left`: of an id, whether that volume is left alone
     /// for now.
@@ -70,8 +82,7 @@ impl Compaction {
         let first_dead = sealed.iter().filter(|v| v.has_dead()).map(|v| v.id).min();
         sealed.retain(|volume| {
             let is_held_back = first_dead.is_some_and(|id| id < volume.id);
-            let moves_nothing =
-                share(store, volume) == 0.0 && !(is_held_back && volume.live() > 0);
+            let moves_nothing = share(store, volume) == 0.0 && !(is_held_back && volume.live() > 0);
             (moves_nothing || room != Room::Used) && !is_left(volume.id)
         });
         let below = match room {
@@ -94,6 +105,7 @@ impl Compaction {
             store: store.clone(),
             going: Vec::new(),
             holder: 0,
+            damaged: Vec::new(),
         })
     }
 
@@ -131,6 +143,8 @@ impl Compaction {
                 }
             }
         }
+        let damaged = std::mem::take(&mut self.damaged);
+        self.quarantine(&damaged)?;
         if is_end && changes.is_empty() && !has_moved {
             return self.finish().map(|()| true);
         }
@@ -204,7 +218,11 @@ impl Compaction {
         if !header.kind.is_removal() {
             // The next attempt may find it whole.
             if !self.scanner.is_unsure() {
-                self.quarantine(header.partition, header.hash, place)?;
+                self.damaged.push(Broken {
+                    partition: header.partition,
+                    hash: header.hash,
+                    place,
+                });
             }
             return Ok(None);
         }
@@ -228,7 +246,11 @@ impl Compaction {
                 Ok(stored) => stored,
                 Err(ReadError::Gone) => return Err(PebblesError::Busy),
                 Err(ReadError::Damaged(_)) => {
-                    self.quarantine(removal.partition, removal.hash, place)?;
+                    self.quarantine(&[Broken {
+                        partition: removal.partition,
+                        hash: removal.hash,
+                        place,
+                    }])?;
                     return Err(PebblesError::Busy);
                 }
                 Err(ReadError::Unreadable(_)) => return Err(self.unread()),
@@ -249,9 +271,7 @@ impl Compaction {
         let entries = self.store.index.get(of.partition, of.hash);
         let entry = entries.iter().find(|entry| entry.place == of.place)?;
         Some(match entry.kind {
-            EntryKind::Tombstone => {
-                self.is_expired(entry.timestamp) && holder > of.horizon
-            }
+            EntryKind::Tombstone => self.is_expired(entry.timestamp) && holder > of.horizon,
             _ => self.is_stray(&entries, entry),
         })
     }
@@ -288,14 +308,10 @@ impl Compaction {
         ids.min().unwrap_or(u64::MAX)
     }
 
-    fn quarantine(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-    ) -> Result<Outcome, PebblesError> {
-        self.store
-            .quarantine(partition, hash, place, "damaged, found by compaction")
+    fn quarantine(&self, broken: &[Broken]) -> Result<(), PebblesError> {
+        let reason = "damaged, found by compaction";
+        let mut ended = self.store.quarantine_all(broken, reason).into_iter();
+        ended.try_for_each(|ended| ended.map(drop))
     }
 
     fn unread(&self) -> PebblesError {
@@ -376,45 +392,47 @@ impl Compaction {
 
     /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
-        let mut is_all_read = true;
+        let (mut is_all_read, mut damaged) = (true, Vec::new());
         let going: HashSet<Place> = self.going.iter().map(|going| going.place).collect();
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
                 for entry in left.filter(|entry| !going.contains(&entry.place)) {
-                    is_all_read &= self.end_one_left_over(partition, hash, entry.place)?;
+                    let one = Broken {
+                        partition,
+                        hash,
+                        place: entry.place,
+                    };
+                    match self.move_left_over(one)? {
+                        LeftOver::Settled => {}
+                        LeftOver::Damaged => damaged.push(one),
+                        LeftOver::Unread => is_all_read = false,
+                    }
                 }
             }
         }
+        self.quarantine(&damaged)?;
         match is_all_read {
             true => Ok(()),
             false => Err(self.unread()),
         }
     }
 
-    /// Ends an entry whose record is damaged, and moves one that is sound: damage beside it hid it.
-    /// False where the disk does not give it.
-    fn end_one_left_over(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-    ) -> Result<bool, PebblesError> {
-        match self.store.read(partition, hash, place) {
+    /// Moves the record of an entry that is sound: damage beside it hid it.
+    fn move_left_over(&self, of: Broken) -> Result<LeftOver, PebblesError> {
+        match self.store.read(of.partition, of.hash, of.place) {
             Ok(stored) => {
                 let parts = (stored.name, stored.metadata, stored.body);
                 let record = record_of(&stored.header, parts);
-                let source = place;
+                let source = of.place;
                 self.commit(vec![Change::Copy { source, record }])?;
+                Ok(LeftOver::Settled)
             }
-            Err(ReadError::Gone) => {}
-            Err(ReadError::Damaged(_)) => {
-                self.quarantine(partition, hash, place)?;
-            }
-            Err(ReadError::Unreadable(_)) => return Ok(false),
-            Err(ReadError::Io(source)) => return Err(PebblesError::of_io("compact", source)),
+            Err(ReadError::Gone) => Ok(LeftOver::Settled),
+            Err(ReadError::Damaged(_)) => Ok(LeftOver::Damaged),
+            Err(ReadError::Unreadable(_)) => Ok(LeftOver::Unread),
+            Err(ReadError::Io(source)) => Err(PebblesError::of_io("compact", source)),
         }
-        Ok(true)
     }
 }
 

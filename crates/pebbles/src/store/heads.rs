@@ -49,14 +49,14 @@ pub(super) fn find_volumes(
     let kept = names.iter().filter(|name| name.starts_with(UNREADABLE));
     report.unreadable = kept.count() as u64;
     let mut candidates = Vec::new();
-    for name in names {
-        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
+    for name in &names {
+        let Some(slot) = slot_of(name).filter(|slot| file_name(*slot) == *name) else {
             continue;
         };
-        let file = medium.open(&name).map_err(error)?;
-        let header = header_of(&name, &*file)?;
+        let file = medium.open(name).map_err(error)?;
+        let header = header_of(name, &*file)?;
         candidates.push(Candidate {
-            name,
+            name: name.clone(),
             slot,
             file,
             header,
@@ -68,7 +68,9 @@ pub(super) fn find_volumes(
     for candidate in candidates {
         let header = match candidate.header {
             Some(header) => Some(header),
-            None => recover(medium, &candidate, &known, is_read_only, report).map_err(error)?,
+            None => {
+                recover(medium, &candidate, &names, &known, is_read_only, report).map_err(error)?
+            }
         };
         is_changed |= header.is_none() && !is_read_only;
         if let Some(header) = header {
@@ -150,6 +152,7 @@ fn header_at(
 fn recover(
     medium: &dyn Medium,
     candidate: &Candidate,
+    names: &[String],
     known: &HashSet<u64>,
     is_read_only: bool,
     report: &mut Recovery,
@@ -175,7 +178,7 @@ fn recover(
         tracing::info!(name, "a volume that was never finished: removed");
         medium.remove(name)?;
     } else {
-        let to = free_name(medium, &format!("{UNREADABLE}{name}"))?;
+        let to = free_name(names, &format!("{UNREADABLE}{name}"))?;
         tracing::error!(name, to, "a file that cannot be read as a volume: kept");
         medium.rename(name, &to)?;
         report.unreadable += 1;
@@ -212,9 +215,8 @@ pub(super) fn mend_heads(volume: &Volume) {
     }
 }
 
-/// A name that nothing has.
-pub(crate) fn free_name(medium: &dyn Medium, name: &str) -> io::Result<String> {
-    let names = medium.list()?;
+/// A name that none of these is.
+fn free_name(names: &[String], name: &str) -> io::Result<String> {
     let numbered = (1..).map(|number| format!("{name}.{number}"));
     let mut all = std::iter::once(name.to_owned()).chain(numbered);
     let free = all.find(|name| !names.contains(name));

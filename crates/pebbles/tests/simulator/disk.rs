@@ -344,6 +344,13 @@ impl Medium for SimDisk {
         Ok(self.handle(file))
     }
 
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        if self.0.lock().names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.create(name, 0)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut inner = self.0.lock();
         let is_cut = inner.call()?;
@@ -366,6 +373,20 @@ impl Medium for SimDisk {
         let mut inner = self.0.lock();
         if inner.call()? {
             return Err(off());
+        }
+        inner.renamed.clear();
+        inner.durable_names = inner.names.clone();
+        Ok(())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        if inner.call()? {
+            return Err(off());
+        }
+        for file in &mut inner.files {
+            file.pending.clear();
+            file.durable = file.now.clone();
         }
         inner.renamed.clear();
         inner.durable_names = inner.names.clone();

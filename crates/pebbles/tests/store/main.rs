@@ -16,7 +16,7 @@ use cairn_pebbles::{
     Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
 };
 use cairn_types::{ObjectHash, SplitMix, Timestamp};
-use medium::{Fault, Faults, Faulty};
+use medium::{Calls, Fault, Faults, Faulty};
 
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
@@ -29,7 +29,7 @@ struct Setup {
     clock: Arc<AtomicU64>,
     faults: Faults,
     read_errors: Arc<ReadErrors>,
-    created: Arc<AtomicU64>,
+    calls: Arc<Calls>,
     free: Arc<AtomicU64>,
     volume_bytes: u64,
     checkpoint_bytes: u64,
@@ -103,7 +103,7 @@ impl Setup {
             clock: Arc::new(AtomicU64::new(1_000_000)),
             faults: Faults::default(),
             read_errors: Arc::default(),
-            created: Arc::default(),
+            calls: Arc::default(),
             free: Arc::new(AtomicU64::new(1 << 39)),
             volume_bytes: 256 << 10,
             checkpoint_bytes: 1 << 40,
@@ -132,7 +132,7 @@ impl Setup {
         let medium = Faulty {
             folder: Folder::open(&self.path(""), true).unwrap(),
             faults: self.faults.clone(),
-            created: self.created.clone(),
+            calls: self.calls.clone(),
             free: self.free.clone(),
         };
         Store::open(Arc::new(medium), config)
@@ -699,7 +699,7 @@ fn a_device_that_is_full_is_remembered() {
         let ended = commit(&store, Change::Write(record));
         assert!(matches!(ended, Err(PebblesError::NoSpace)), "{ended:?}");
     }
-    let created = setup.created.load(Ordering::Relaxed);
+    let created = setup.calls.creates.load(Ordering::Relaxed);
     assert!(created <= 1, "{created} attempts");
     setup.faults.lock().clear();
     setup.free.fetch_add(1, Ordering::Relaxed);
@@ -734,4 +734,33 @@ fn compaction_of_a_full_device_tries_one_volume() {
     let before = setup.used(&store);
     compact(&mut upkeep);
     assert!(setup.used(&store) < before, "nothing is compacted");
+}
+
+/// Many damaged records of a log are ended together.
+#[test]
+fn an_opening_does_not_sync_for_each_damaged_record() {
+    let setup = Setup::new();
+    let store = setup.open();
+    let mut places = Vec::new();
+    for number in 0..40 {
+        put(&store, number, 10, 3000);
+        places.push(setup.volume_of(&store, number));
+    }
+    put(&store, 100, 10, 3000);
+    drop(store);
+    for (name, at) in places {
+        setup.change(&name, |bytes| bytes[at + 2000] ^= 1);
+    }
+    let calls = &setup.calls;
+    calls.syncs.store(0, Ordering::Relaxed);
+    calls.lists.store(0, Ordering::Relaxed);
+    let store = setup.open();
+    assert!((0..40).all(|number| entry(&store, number).is_none()));
+    assert!(has(&store, 100, 10, 3000));
+    assert_eq!(setup.files("quarantined").len(), 40);
+    let (syncs, lists) = (
+        calls.syncs.load(Ordering::Relaxed),
+        calls.lists.load(Ordering::Relaxed),
+    );
+    assert!(syncs < 10 && lists < 3, "{syncs} syncs, {lists} lists");
 }

@@ -30,11 +30,18 @@ pub(crate) enum Fault {
 
 pub(crate) type Faults = Arc<Mutex<Vec<Fault>>>;
 
+/// Numbers of calls.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) creates: AtomicU64,
+    pub(crate) lists: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+}
+
 pub(crate) struct Faulty {
     pub(crate) folder: Folder,
     pub(crate) faults: Faults,
-    /// Number of attempts to make a file.
-    pub(crate) created: Arc<AtomicU64>,
+    pub(crate) calls: Arc<Calls>,
     /// Bytes that are free, where nothing says otherwise.
     pub(crate) free: Arc<AtomicU64>,
 }
@@ -43,6 +50,7 @@ struct File {
     file: Arc<dyn MediumFile>,
     name: String,
     faults: Faults,
+    calls: Arc<Calls>,
 }
 
 impl Faulty {
@@ -51,12 +59,14 @@ impl Faulty {
             file,
             name: name.to_owned(),
             faults: self.faults.clone(),
+            calls: self.calls.clone(),
         })
     }
 }
 
 impl Medium for Faulty {
     fn list(&self) -> io::Result<Vec<String>> {
+        self.calls.lists.fetch_add(1, Ordering::Relaxed);
         self.folder.list()
     }
 
@@ -65,13 +75,17 @@ impl Medium for Faulty {
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>> {
-        self.created.fetch_add(1, Ordering::Relaxed);
+        self.calls.creates.fetch_add(1, Ordering::Relaxed);
         for fault in self.faults.lock().iter() {
             if let Fault::Create { errno } = fault {
                 return Err(io::Error::from_raw_os_error(*errno));
             }
         }
         Ok(self.file(name, self.folder.create(name, size)?))
+    }
+
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        Ok(self.file(name, self.folder.create_new(name)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -83,13 +97,22 @@ impl Medium for Faulty {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
         self.folder.sync_dir()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
+        self.folder.sync_all()
     }
 
     fn space(&self) -> io::Result<Space> {
         let is_full = |fault: &Fault| matches!(fault, Fault::Full);
         match self.faults.lock().iter().any(is_full) {
-            true => Ok(Space { free: 0, total: 1 << 40 }),
+            true => Ok(Space {
+                free: 0,
+                total: 1 << 40,
+            }),
             false => Ok(Space {
                 free: self.free.load(Ordering::Relaxed),
                 total: 1 << 40,
@@ -155,6 +178,7 @@ impl MediumFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
         self.write_fails()?;
         self.file.sync()
     }

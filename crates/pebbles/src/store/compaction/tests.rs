@@ -7,7 +7,7 @@ use super::*;
 use crate::format::Kind;
 use crate::medium::Folder;
 use crate::object::Rules;
-use crate::store::Config;
+use crate::store::{Config, Outcome};
 use crate::upkeep::Upkeep;
 
 const TOMBSTONES: u64 = 2000;
