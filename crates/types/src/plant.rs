@@ -131,7 +131,7 @@ impl Plant {
     ];
 
     /// Those of volumes, which have a simulator of their own (`crates/pebbles/tests`).
-    pub const VOLUMES: [Plant; 7] = [
+    pub const VOLUMES: [Plant; 9] = [
         Plant::BatchAnsweredEarly,
         Plant::CheckpointAhead,
         Plant::CompactionOverwrites,
@@ -139,6 +139,8 @@ impl Plant {
         Plant::TornTakenForRot,
         Plant::RotTakenForTorn,
         Plant::EpochReused,
+        Plant::ReadErrorTakenForRot,
+        Plant::HeadNotCompared,
     ];
 
     /// The bug's name on a command line.

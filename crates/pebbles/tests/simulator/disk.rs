@@ -10,6 +10,7 @@ use cairn_types::{ObjectHash, SplitMix};
 use parking_lot::Mutex;
 
 const SECTOR: usize = 512;
+const EIO: i32 = 5;
 
 #[derive(Default)]
 struct File {
@@ -26,11 +27,22 @@ struct Extent {
     hashes: BTreeSet<ObjectHash>,
 }
 
+/// Sectors that the disk does not give until they are written anew.
+struct Bad {
+    file: usize,
+    offset: u64,
+    len: u64,
+    /// The second in which it gives them again; `None`: never.
+    until: Option<u64>,
+}
+
 /// A fault of the next durable write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// An error, with any sectors written.
     Fails,
+    /// Of the head of a volume: success, and nothing written. Its copy makes up for that.
+    LostHead,
     /// Success, and nothing written.
     Lost,
     /// Success, and written elsewhere.
@@ -51,6 +63,9 @@ struct Inner {
     countdown: Option<u64>,
     is_off: bool,
     fault: Option<Fault>,
+    bad: Vec<Bad>,
+    /// Batches that had bad sectors: file, offset and length. What cannot be read twice is damaged.
+    was_bad: Vec<(usize, u64, u64)>,
     capacity: u64,
     /// Objects whose records were hit by a fault.
     hit: BTreeSet<ObjectHash>,
@@ -117,6 +132,30 @@ impl Inner {
         self.note(file, at as u64, bytes);
     }
 
+    /// A write gives sectors to read again.
+    fn mend(&mut self, file: usize, at: usize, len: usize) {
+        let (at, end) = (at as u64, (at + len) as u64);
+        self.bad
+            .retain(|bad| bad.file != file || bad.offset + bad.len <= at || end <= bad.offset);
+    }
+
+    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        if self.is_off {
+            return Err(off());
+        }
+        let end = offset + into.len() as u64;
+        let is_hit =
+            |bad: &Bad| bad.file == file && bad.offset < end && offset < bad.offset + bad.len;
+        if self.bad.iter().any(is_hit) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        let bytes = &self.files[file].now;
+        let from = (offset as usize).min(bytes.len());
+        let count = into.len().min(bytes.len() - from);
+        into[..count].copy_from_slice(&bytes[from..from + count]);
+        Ok(count)
+    }
+
     fn hashes_at(&self, file: usize, offset: u64, len: u64) -> BTreeSet<ObjectHash> {
         let mut hit = BTreeSet::new();
         for extent in self.extents.iter().filter(|e| e.file == file) {
@@ -125,6 +164,18 @@ impl Inner {
             }
         }
         hit
+    }
+
+    /// File, offset and length of a batch of a volume that is there.
+    fn any_batch(&mut self) -> Option<(usize, u64, u64)> {
+        let names: Vec<usize> = self.names.values().copied().collect();
+        let of_volumes = |e: &&Extent| names.contains(&e.file) && !e.hashes.is_empty();
+        let extents = self.extents.iter().filter(of_volumes);
+        let extents: Vec<_> = extents.map(|e| (e.file, e.offset, e.len)).collect();
+        match extents.is_empty() {
+            true => None,
+            false => Some(extents[self.below(extents.len() as u64) as usize]),
+        }
     }
 
     fn note(&mut self, file: usize, offset: u64, bytes: &[u8]) {
@@ -170,6 +221,8 @@ impl SimDisk {
             countdown: None,
             is_off: false,
             fault: None,
+            bad: Vec::new(),
+            was_bad: Vec::new(),
             capacity,
             hit: BTreeSet::new(),
         })))
@@ -262,16 +315,8 @@ impl SimDisk {
     /// Rots some bytes of a batch somewhere.
     pub(crate) fn rot(&self) {
         let mut inner = self.0.lock();
-        let names: Vec<usize> = inner.names.values().copied().collect();
-        let of_volumes = |e: &&Extent| names.contains(&e.file) && !e.hashes.is_empty();
-        let extents: Vec<_> = inner.extents.iter().filter(of_volumes).collect();
-        if extents.is_empty() {
+        let Some((file, offset, len)) = inner.any_batch() else {
             return;
-        }
-        let (file, offset, len) = {
-            let count = extents.len() as u64;
-            let picked: Vec<_> = extents.iter().map(|e| (e.file, e.offset, e.len)).collect();
-            picked[inner.below(count) as usize]
         };
         let at = (offset + inner.below(len)) as usize;
         let many = 1 + inner.below(600) as usize;
@@ -292,6 +337,55 @@ impl SimDisk {
                 }
             }
         }
+    }
+
+    /// Lets the disk give some sectors of a batch no more: until a second, or for good. That is damage,
+    /// as rot is.
+    pub(crate) fn lose_sectors(&self, until: Option<u64>) {
+        let mut inner = self.0.lock();
+        let Some((file, offset, len)) = inner.any_batch() else {
+            return;
+        };
+        let is_it =
+            |of: &(usize, u64, u64)| of.0 == file && of.1 < offset + len && offset < of.1 + of.2;
+        if until.is_some() && inner.was_bad.iter().any(is_it) {
+            return;
+        }
+        inner.was_bad.push((file, offset, len));
+        let at = (offset + inner.below(len)) / SECTOR as u64 * SECTOR as u64;
+        let len = (SECTOR as u64 * (1 + inner.below(12))).min(offset + len - at);
+        if until.is_none() {
+            let hit = inner.hashes_at(file, at, len);
+            inner.hit.extend(hit);
+        }
+        inner.bad.push(Bad {
+            file,
+            offset: at,
+            len,
+            until,
+        });
+    }
+
+    /// Gives sectors again whose time has come.
+    pub(crate) fn give_sectors(&self, now: u64) {
+        let mut inner = self.0.lock();
+        inner
+            .bad
+            .retain(|bad| bad.until.is_none_or(|until| now < until));
+    }
+
+    /// Gives all of them again.
+    pub(crate) fn give_all_sectors(&self) {
+        self.0.lock().bad.clear();
+    }
+
+    pub(crate) fn has_bad_sectors(&self) -> bool {
+        !self.0.lock().bad.is_empty()
+    }
+
+    /// Whether some are bad that will be given again.
+    pub(crate) fn has_passing_errors(&self) -> bool {
+        self.0.lock().bad.iter().any(|bad| bad.until.is_some())
     }
 
     fn handle(&self, file: usize) -> Arc<dyn MediumFile> {
@@ -413,15 +507,7 @@ impl MediumFile for Handle {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let inner = self.disk.0.lock();
-        if inner.is_off {
-            return Err(off());
-        }
-        let bytes = &inner.files[self.file].now;
-        let from = (offset as usize).min(bytes.len());
-        let count = into.len().min(bytes.len() - from);
-        into[..count].copy_from_slice(&bytes[from..from + count]);
-        Ok(count)
+        self.disk.0.lock().read(self.file, offset, into)
     }
 
     fn read_cached(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -433,6 +519,7 @@ impl MediumFile for Handle {
         let mut inner = self.disk.0.lock();
         let is_cut = inner.call()?;
         let (file, at) = (self.file, offset as usize);
+        inner.mend(file, at, blocks.len());
         if is_cut {
             inner.tear(file, at, blocks);
             // All of it may be there.
@@ -440,10 +527,13 @@ impl MediumFile for Handle {
             return Err(off());
         }
         let is_batch = BatchHeader::parse(blocks, offset).is_ok();
-        match inner
-            .fault
-            .take_if(|fault| is_batch || *fault == Fault::Fails)
-        {
+        let is_head = offset == 0 && VolumeHeader::parse(blocks, 0).is_ok();
+        let is_its = |fault: &mut Fault| match fault {
+            Fault::Fails => true,
+            Fault::LostHead => is_head,
+            Fault::Lost | Fault::Misdirected => is_batch,
+        };
+        match inner.fault.take_if(is_its) {
             None => {
                 inner.write_through(file, at, blocks);
                 Ok(())
@@ -454,6 +544,10 @@ impl MediumFile for Handle {
                 let durable = inner.files[file].durable.clone();
                 inner.files[file].now = durable;
                 Err(io::Error::other("a write that fails"))
+            }
+            Some(Fault::LostHead) => {
+                inner.note(file, offset, blocks);
+                Ok(())
             }
             Some(Fault::Lost) => {
                 inner.hit.extend(hashes_of(blocks, offset));
@@ -491,6 +585,7 @@ impl MediumFile for Handle {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.disk.0.lock();
         let is_cut = inner.call()?;
+        inner.mend(self.file, offset as usize, bytes.len());
         let file = &mut inner.files[self.file];
         Inner::put(&mut file.now, offset as usize, bytes);
         file.pending.push((offset as usize, bytes.to_vec()));
