@@ -20,6 +20,11 @@ pub(crate) enum Fault {
         prefix: String,
         errno: i32,
     },
+    /// Writes of files with a prefix are taken, and cannot be made durable.
+    Sync {
+        prefix: String,
+        errno: i32,
+    },
     /// Files cannot be made.
     Create {
         errno: i32,
@@ -140,6 +145,17 @@ impl File {
         Ok(())
     }
 
+    fn sync_fails(&self) -> io::Result<()> {
+        for fault in self.faults.lock().iter() {
+            if let Fault::Sync { prefix, errno } = fault
+                && self.name.starts_with(prefix)
+            {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
+        self.write_fails()
+    }
+
     fn write_fails(&self) -> io::Result<()> {
         for fault in self.faults.lock().iter() {
             if let Fault::Write { prefix, errno } = fault
@@ -179,7 +195,7 @@ impl MediumFile for File {
 
     fn sync(&self) -> io::Result<()> {
         self.calls.syncs.fetch_add(1, Ordering::Relaxed);
-        self.write_fails()?;
+        self.sync_fails()?;
         self.file.sync()
     }
 }
