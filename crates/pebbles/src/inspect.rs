@@ -154,7 +154,7 @@ impl Medium for ReadOnly {
         Err(refused())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_files(&self) -> io::Result<()> {
         Err(refused())
     }
 

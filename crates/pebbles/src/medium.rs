@@ -31,7 +31,7 @@ pub trait Medium: Send + Sync {
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Makes all names durable, and all that was written to files.
-    fn sync_all(&self) -> io::Result<()>;
+    fn sync_files(&self) -> io::Result<()>;
 
     /// Bytes free and bytes in all.
     fn space(&self) -> io::Result<Space>;

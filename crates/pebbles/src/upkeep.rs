@@ -216,7 +216,7 @@ impl Upkeep {
                 let ids: Vec<u64> = self.store.volumes().iter().map(|v| v.id).collect();
                 self.failed.retain(|id, _| ids.contains(id));
                 if matches!(error, PebblesError::NoSpace) {
-                    // What is moved of another one would have no more room.
+                    // Records of another volume would have no more room.
                     self.full_until = failed.until;
                 }
                 self.failed.insert(id, failed);

@@ -117,7 +117,7 @@ impl Medium for Folder {
         }
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_files(&self) -> io::Result<()> {
         match self.is_unsafe {
             true => Ok(()),
             false => Ok(rustix::fs::syncfs(&self.dir)?),

@@ -186,7 +186,7 @@ impl Store {
         let synced = match &asides[..] {
             [] => Ok(()),
             [(_, file)] => file.sync().and_then(|()| medium.sync_dir()),
-            _ => medium.sync_all(),
+            _ => medium.sync_files(),
         };
         if let Err(error) = &synced {
             tracing::warn!(%error, "quarantined records are not kept");

@@ -43,7 +43,7 @@ struct Bad {
 pub(crate) enum Fault {
     /// An error, with any sectors written.
     Fails,
-    /// Of the head of a volume: success, and nothing written. Its copy makes up for that.
+    /// Success, and nothing written, of a volume's head. Its copy makes up for that.
     LostHead,
     /// Success, and nothing written.
     Lost,
@@ -380,7 +380,7 @@ impl Medium for SimDisk {
         Ok(())
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_files(&self) -> io::Result<()> {
         let mut inner = self.0.lock();
         if inner.call()? {
             return Err(off());

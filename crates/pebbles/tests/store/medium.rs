@@ -106,9 +106,9 @@ impl Medium for Faulty {
         self.folder.sync_dir()
     }
 
-    fn sync_all(&self) -> io::Result<()> {
+    fn sync_files(&self) -> io::Result<()> {
         self.calls.syncs.fetch_add(1, Ordering::Relaxed);
-        self.folder.sync_all()
+        self.folder.sync_files()
     }
 
     fn space(&self) -> io::Result<Space> {

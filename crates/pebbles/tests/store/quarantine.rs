@@ -1,4 +1,4 @@
-//! What is kept of damaged records.
+//! Files in which damaged records are kept.
 
 use super::*;
 

@@ -47,7 +47,7 @@ fn a_device_that_is_full_is_remembered() {
     put(&store, 1, 10, 100);
 }
 
-/// Where there is no room to move one volume's records to, there is none for another's.
+/// A device without room for one volume's records has none for another's.
 #[test]
 fn compaction_of_a_full_device_tries_one_volume() {
     let setup = Setup::new();
