@@ -407,6 +407,10 @@ impl Upkeep for PebblesEngine {
         figures
     }
 
+    fn let_go(&self) {
+        self.inner.stores.let_go();
+    }
+
     fn shutdown(&self) {
         self.inner.stores.shutdown();
     }

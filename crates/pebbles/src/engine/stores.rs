@@ -160,20 +160,29 @@ impl Stores {
     pub fn shutdown(&self) {
         let all = std::mem::take(&mut *self.open.lock());
         for ((device, policy), slot) in all {
-            let Some(opened) = slot.opened.lock().take() else {
+            if let Some(opened) = slot.opened.lock().take() {
+                opened.end(&device, policy);
+            }
+        }
+    }
+
+    /// Ends the stores that nothing uses, each with a checkpoint: another process may open them.
+    pub(super) fn let_go(&self) {
+        let open = self.open.lock();
+        let all: Vec<_> = open
+            .iter()
+            .map(|(key, slot)| (key.clone(), slot.clone()))
+            .collect();
+        drop(open);
+        for ((device, policy), slot) in all {
+            // Whoever comes meanwhile waits, and opens it anew.
+            let Some(mut open) = slot.opened.try_lock() else {
                 continue;
             };
-            opened.committer.close();
-            let mut upkeep = opened.upkeep.lock();
-            loop {
-                match upkeep.checkpoint() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        tracing::warn!(device, %policy, %error, "no checkpoint at the end");
-                        break;
-                    }
-                }
+            // All users got it under this lock.
+            if let Some(opened) = open.take_if(|opened| Arc::strong_count(opened) == 1) {
+                opened.end(&device, policy);
+                tracing::info!(device, %policy, "volumes are let go of");
             }
         }
     }
@@ -272,6 +281,22 @@ impl Opened {
 
     pub(super) fn store(&self) -> &Arc<Store> {
         self.committer.store()
+    }
+
+    /// Carries out what waits, and writes a checkpoint.
+    fn end(&self, device: &str, policy: PolicyIndex) {
+        self.committer.close();
+        let mut upkeep = self.upkeep.lock();
+        loop {
+            match upkeep.checkpoint() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::warn!(device, %policy, %error, "no checkpoint at the end");
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether it is still what is on the device, and takes writes.
