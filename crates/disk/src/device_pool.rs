@@ -187,7 +187,7 @@ pub(crate) struct DeviceState {
     pub(crate) large_reads: Recent<(FileIdentity, u64)>,
     pub(crate) touched: InlineReadGate,
     pub(crate) made_dirs: MadeDirs,
-    pub(crate) unreadable: Unreadable,
+    pub(crate) unreadable: Unreadable<ObjectHash>,
     room: DeviceRoom,
 }
 

@@ -43,3 +43,4 @@ pub use error::{DeviceError, DiskError};
 pub use layout::{FragmentChoice, FragmentPreference};
 pub use metadata::Metadata;
 pub use reader::ObjectReader;
+pub use unreadable::Unreadable;

@@ -1,4 +1,5 @@
-//! Table of objects with read errors, by the time of the first error.
+//! Table of things with read errors, by the time of the first error: a device's objects, or places in
+//! another engine's files.
 //!
 //! A read error may be transient: a cable, a controller reset, a disk busy with remapping. So an
 //! object is quarantined only if it still cannot be read some time later. OpenStack Swift
@@ -6,8 +7,8 @@
 //! in place.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
-use cairn_types::ObjectHash;
 use parking_lot::Mutex;
 
 /// Interval after the first error in which another one confirms it, in seconds. Later it counts as
@@ -15,33 +16,42 @@ use parking_lot::Mutex;
 const CONFIRMED_AFTER_SECS: i64 = 10;
 const CONFIRMED_UNTIL_SECS: i64 = 3600;
 /// Maximum entries; more at once indicate a failing disk, not failing objects.
-const OBJECTS_MAX: usize = 4096;
+const ENTRIES_MAX: usize = 4096;
 
-/// Time of each object's first read error on one device, in seconds since the epoch.
-#[derive(Default)]
-pub(crate) struct Unreadable {
-    first: Mutex<HashMap<ObjectHash, i64>>,
+/// Time of the first read error of each of them, in seconds since the epoch.
+pub struct Unreadable<K> {
+    first: Mutex<HashMap<K, i64>>,
 }
 
-impl Unreadable {
-    /// Records a read error at `now`. True if it confirms an earlier one.
-    pub(crate) fn is_confirmed(&self, object: ObjectHash, now: i64) -> bool {
+impl<K> Default for Unreadable<K> {
+    fn default() -> Self {
+        Unreadable {
+            first: Mutex::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash> Unreadable<K> {
+    /// Records a read error at `now`. True if it confirms an earlier one, which counts no more then.
+    pub fn is_confirmed(&self, key: K, now: i64) -> bool {
         let mut first = self.first.lock();
-        match first.get(&object).map(|at| now - at) {
-            Some(age) if (0..CONFIRMED_AFTER_SECS).contains(&age) => return false,
-            Some(age) if (CONFIRMED_AFTER_SECS..CONFIRMED_UNTIL_SECS).contains(&age) => {
-                first.remove(&object);
-                return true;
-            }
-            _ => {}
+        let is_confirmed = first.get(&key).is_some_and(|at| is_confirmed(*at, now));
+        match is_confirmed {
+            true => drop(first.remove(&key)),
+            false => note(&mut first, key, now),
         }
-        if first.len() >= OBJECTS_MAX {
-            first.retain(|_, at| (0..CONFIRMED_UNTIL_SECS).contains(&(now - *at)));
+        is_confirmed
+    }
+
+    /// As `is_confirmed`, of something that may be read several times before it is decided on: the
+    /// earlier error goes on to count.
+    pub fn has_lasted(&self, key: K, now: i64) -> bool {
+        let mut first = self.first.lock();
+        let is_confirmed = first.get(&key).is_some_and(|at| is_confirmed(*at, now));
+        if !is_confirmed {
+            note(&mut first, key, now);
         }
-        if first.len() < OBJECTS_MAX {
-            first.insert(object, now);
-        }
-        false
+        is_confirmed
     }
 
     pub(crate) fn forget_all(&self) {
@@ -49,8 +59,28 @@ impl Unreadable {
     }
 }
 
+fn is_confirmed(first: i64, now: i64) -> bool {
+    (CONFIRMED_AFTER_SECS..CONFIRMED_UNTIL_SECS).contains(&(now - first))
+}
+
+/// Notes an error that confirms none.
+fn note<K: Eq + Hash>(first: &mut HashMap<K, i64>, key: K, now: i64) {
+    let is_known = |at: &i64| (0..CONFIRMED_UNTIL_SECS).contains(&(now - *at));
+    if first.get(&key).is_some_and(is_known) {
+        return;
+    }
+    if first.len() >= ENTRIES_MAX {
+        first.retain(|_, at| is_known(at));
+    }
+    if first.len() < ENTRIES_MAX {
+        first.insert(key, now);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use cairn_types::ObjectHash;
+
     use super::*;
 
     #[test]
@@ -74,14 +104,31 @@ mod tests {
     }
 
     #[test]
+    fn one_that_lasts_counts_until_it_is_old() {
+        let unreadable = Unreadable::default();
+        for (now, confirmed) in [
+            (1000, false),
+            (1009, false),
+            (1010, true),
+            (1010, true),
+            (999 + CONFIRMED_UNTIL_SECS, true),
+            (1000 + CONFIRMED_UNTIL_SECS, false),
+            (1005 + CONFIRMED_UNTIL_SECS, false),
+            (1010 + CONFIRMED_UNTIL_SECS, true),
+        ] {
+            assert_eq!(unreadable.has_lasted(7u64, now), confirmed, "{now}");
+        }
+    }
+
+    #[test]
     fn it_is_bounded() {
         let unreadable = Unreadable::default();
-        for number in 0..2 * OBJECTS_MAX as u64 {
+        for number in 0..2 * ENTRIES_MAX as u64 {
             let mut hash = [0; 16];
             hash[..8].copy_from_slice(&number.to_le_bytes());
             assert!(!unreadable.is_confirmed(ObjectHash(hash), 1000));
         }
-        assert_eq!(unreadable.first.lock().len(), OBJECTS_MAX);
+        assert_eq!(unreadable.first.lock().len(), ENTRIES_MAX);
         assert!(!unreadable.is_confirmed(ObjectHash([9; 16]), 1000 + CONFIRMED_UNTIL_SECS));
         assert_eq!(unreadable.first.lock().len(), 1);
     }

@@ -1,5 +1,6 @@
 //! Upkeep of devices by engines that require it: opening and recovery when a device appears, then
-//! repeated maintenance steps as background work. One task per device and engine.
+//! repeated maintenance steps as background work. One task per device and engine. While the process ends,
+//! engines let go of what its last requests do not use, for the process that takes over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use tracing::{debug, warn};
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay after a failed step.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval at which engines let go of what is not used, while the process ends.
+const LET_GO_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum delay of a device without work, even if an engine asks for less.
 const REST_MIN: Duration = Duration::from_millis(10);
 
@@ -28,12 +31,23 @@ pub(crate) fn start(maintained: Maintained, tasks: &mut JoinSet<()>, stop: &watc
     for (devices, engine) in maintained {
         let mut stop = stop.clone();
         tasks.spawn(async move {
+            let ending = engine.clone();
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => {}
                 () = watch_folder(devices, engine) => {}
             }
+            // Until the runtime ends, when all requests have.
+            tokio::spawn(let_go(ending));
         });
+    }
+}
+
+async fn let_go(engine: Arc<dyn Engine>) {
+    loop {
+        let engine = engine.clone();
+        let _ = own_thread::blocking(move || engine.let_go()).await;
+        sleep(LET_GO_INTERVAL).await;
     }
 }
 
@@ -99,9 +113,10 @@ async fn keep(device: &Device, engine: &Arc<dyn Engine>) -> DiskError {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use cairn_disk::engine::Inventory;
+    use cairn_disk::engine::{Inventory, Upkeep};
     use cairn_disk::{DevicesConfig, ObjectEngine, ObjectKey, PartitionKey};
     use cairn_memory::MemoryEngine;
+    use cairn_pebbles::{PebblesConfig, PebblesEngine};
     use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
     use super::*;
@@ -139,6 +154,42 @@ mod tests {
         wait_until(is_gone).await;
         end.send_replace(true);
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// The process that takes over can open the volumes of one that ends, and does not exit yet.
+    #[tokio::test]
+    async fn volumes_are_let_go_of_at_the_end() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("d/pebbles")).unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        let devices = Devices::new(config);
+        let disk = devices.get("d").unwrap().disk().unwrap();
+        let engine = || {
+            let config = PebblesConfig {
+                volume_bytes: 16 << 20,
+                ..PebblesConfig::default()
+            };
+            let hash_path = HashPath::new("", "x");
+            PebblesEngine::new(hash_path, &PolicySet::single(), config, Arc::default())
+        };
+        let (old, new) = (engine(), engine());
+        let (end, stop) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        start(
+            vec![(devices.clone(), Arc::new(old.clone()))],
+            &mut tasks,
+            &stop,
+        );
+        wait_until(|| !old.figures().is_empty()).await;
+        let mut opened = new.open_device(&disk);
+        assert!(opened.is_err());
+        end.send_replace(true);
+        while tasks.join_next().await.is_some() {}
+        while opened.is_err() {
+            sleep(Duration::from_millis(10)).await;
+            opened = new.open_device(&disk);
+        }
     }
 
     async fn wait_until(is_so: impl Fn() -> bool) {

@@ -41,6 +41,15 @@ impl PebblesError {
         }
     }
 
+    /// Blocks of a volume that the disk did not give: it may the next time.
+    pub(crate) fn unread(action: &'static str, slot: u16) -> Self {
+        let text = "blocks cannot be read: they are damage if they cannot in ten seconds either";
+        PebblesError::Io {
+            action,
+            source: io::Error::other(format!("volume {slot}: {text}")),
+        }
+    }
+
     pub(crate) fn of_io(action: &'static str, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PebblesError::NoSpace,
@@ -70,6 +79,9 @@ pub enum ReadError {
     Gone,
     #[error("damaged: {0}")]
     Damaged(String),
+    /// The disk did not give it, and may yet: it is no damage before it has lasted.
+    #[error("cannot be read: {0}")]
+    Unreadable(io::Error),
     #[error("read: {0}")]
     Io(#[from] io::Error),
 }

@@ -53,6 +53,7 @@ fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
         keep_free: Box::new(|_| u64::MAX),
         compact_below: 0.0,
         external_gone: Box::new(|_, _| {}),
+        read_errors: Arc::default(),
     };
     let medium = Arc::new(ReadOnly(folder));
     let (store, recovery) = Store::open_read_only(medium, config)?;
@@ -81,7 +82,7 @@ impl Inspected {
         for volume in self.store.volumes() {
             check.volumes += 1;
             let slot = volume.slot;
-            let mut scanner = Scanner::of_written(volume);
+            let mut scanner = Scanner::of_written(volume, Arc::default(), Timestamp::ZERO);
             let read = |source| PebblesError::of_io("read volume", source);
             while let Some(scanned) = scanner.next().map_err(read)? {
                 for found in scanned.found {
@@ -137,6 +138,10 @@ impl Medium for ReadOnly {
         Err(refused())
     }
 
+    fn create_new(&self, _name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        Err(refused())
+    }
+
     fn remove(&self, _name: &str) -> io::Result<()> {
         Err(refused())
     }
@@ -146,6 +151,10 @@ impl Medium for ReadOnly {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn sync_files(&self) -> io::Result<()> {
         Err(refused())
     }
 

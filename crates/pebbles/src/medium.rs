@@ -19,6 +19,9 @@ pub trait Medium: Send + Sync {
     /// name is durable after [`Medium::sync_dir`].
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>>;
 
+    /// Makes an empty file of a name that nothing has: `AlreadyExists` where something has it.
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>>;
+
     /// Durable after [`Medium::sync_dir`].
     fn remove(&self, name: &str) -> io::Result<()>;
 
@@ -26,6 +29,9 @@ pub trait Medium: Send + Sync {
     fn rename(&self, name: &str, to: &str) -> io::Result<()>;
 
     fn sync_dir(&self) -> io::Result<()>;
+
+    /// Makes all names durable, and all that was written to files.
+    fn sync_files(&self) -> io::Result<()>;
 
     /// Bytes free and bytes in all.
     fn space(&self) -> io::Result<Space>;

@@ -3,18 +3,23 @@
 //! The committer writes a batch only when the one before it is durable. So the last batch alone may
 //! be torn by a power cut; a damaged one with a sound one behind it was acknowledged, and has rotted.
 //! Where blocks cannot be read and nothing sound is seen behind them, nobody knows which it is: that is an
-//! error.
+//! error. Other blocks that cannot be read are damage when they could not some time before either
+//! (`read_errors.rs`); until then the scanner is unsure, and what it found is not to be believed.
 
 use std::io;
 use std::sync::Arc;
 
+use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
 
 use crate::format::{BATCH_MAX, BLOCK, BatchHeader, Class, FIRST_BATCH, Found, UNIT, records};
+use crate::read_errors::ReadErrors;
 use crate::volume::Volume;
 
 /// How far behind damage a sound batch is looked for.
 const LOOK_AHEAD: u64 = 4 * BATCH_MAX as u64;
+/// Attempts to read blocks of a volume that may fail. More indicate a failing disk.
+const UNREADABLE_MAX: u64 = 1024;
 
 pub(crate) struct Scanner {
     pub(crate) volume: Arc<Volume>,
@@ -26,6 +31,12 @@ pub(crate) struct Scanner {
     end: u64,
     /// All up to there was acknowledged: nothing is torn.
     is_end_known: bool,
+    read_errors: Arc<ReadErrors>,
+    /// When it began.
+    now: Timestamp,
+    /// Number of blocks so far that the disk did not give, each as often as it was asked for.
+    unreadable: u64,
+    is_unsure: bool,
 }
 
 /// A batch that was seen and not read.
@@ -54,7 +65,12 @@ impl Scanned {
 
 impl Scanner {
     /// `at`: a batch's offset, or the end.
-    pub(crate) fn new(volume: Arc<Volume>, at: u64) -> Self {
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        at: u64,
+        read_errors: Arc<ReadErrors>,
+        now: Timestamp,
+    ) -> Self {
         Scanner {
             end: volume.size,
             is_end_known: false,
@@ -62,16 +78,44 @@ impl Scanner {
             at,
             sequence: 0,
             next: None,
+            read_errors,
+            now,
+            unreadable: 0,
+            is_unsure: false,
         }
     }
 
     /// A scanner of all that was written to a volume.
-    pub(crate) fn of_written(volume: Arc<Volume>) -> Self {
+    pub(crate) fn of_written(
+        volume: Arc<Volume>,
+        read_errors: Arc<ReadErrors>,
+        now: Timestamp,
+    ) -> Self {
         Scanner {
             end: volume.used(),
             is_end_known: true,
-            ..Scanner::new(volume, FIRST_BATCH)
+            ..Scanner::new(volume, FIRST_BATCH, read_errors, now)
         }
+    }
+
+    /// Whether a block could not be read that may yet be.
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.is_unsure
+    }
+
+    /// Reads, with zeros for blocks that the disk does not give: what was in them is damaged, if that
+    /// lasts.
+    fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let (volume, errors, now) = (&self.volume, &self.read_errors, self.now);
+        let (unreadable, is_unsure) = (&mut self.unreadable, &mut self.is_unsure);
+        volume.read_past_damage(at, len, |block, error| {
+            *unreadable += 1;
+            *is_unsure |= !errors.has_lasted(volume.epoch, block, now);
+            match *unreadable > UNREADABLE_MAX {
+                true => Err(error),
+                false => Ok(()),
+            }
+        })
     }
 
     pub(crate) fn at(&self) -> u64 {
@@ -86,12 +130,12 @@ impl Scanner {
         Ok(self.next.map(|next| next.header.sequence))
     }
 
-    fn look(&self) -> io::Result<Option<Next>> {
+    fn look(&mut self) -> io::Result<Option<Next>> {
         if self.at + BLOCK as u64 > self.end {
             return Ok(None);
         }
-        let unreadable = self.volume.unreadable_blocks();
-        let block = self.volume.read_past_damage(self.at, BLOCK)?;
+        let unreadable = self.unreadable;
+        let block = self.read(self.at, BLOCK)?;
         if let Some(header) = self.header_in(&block, self.at) {
             let len = header.len.into();
             return Ok(Some(Next { header, len }));
@@ -136,7 +180,7 @@ impl Scanner {
     }
 
     /// The first sound batch header from `from` on.
-    fn look_ahead(&self, from: u64) -> io::Result<Option<(u64, BatchHeader)>> {
+    fn look_ahead(&mut self, from: u64) -> io::Result<Option<(u64, BatchHeader)>> {
         if Plant::RotTakenForTorn.is_on() {
             return Ok(None);
         }
@@ -144,7 +188,7 @@ impl Scanner {
         let mut at = from;
         while at + BLOCK as u64 <= end {
             let len = (end - at).min(BATCH_MAX as u64) as usize / BLOCK * BLOCK;
-            let bytes = self.volume.read_past_damage(at, len)?;
+            let bytes = self.read(at, len)?;
             for (number, block) in bytes.chunks(BLOCK).enumerate() {
                 let here = at + (number * BLOCK) as u64;
                 if let Some(header) = self.header_in(block, here) {
@@ -159,7 +203,7 @@ impl Scanner {
     /// Whether the volume may be taken to end here: all blocks could be read since there were this many
     /// that could not. An acknowledged batch that cannot be read looks like a torn one.
     fn end_if_readable(&self, unreadable: u64) -> io::Result<()> {
-        match self.volume.unreadable_blocks() == unreadable {
+        match self.unreadable == unreadable {
             true => Ok(()),
             false => Err(io::Error::other(format!(
                 "volume {} cannot be read at {}, where its last batch may be",
@@ -176,8 +220,8 @@ impl Scanner {
         let Some(Next { header, len }) = self.next.take() else {
             return Ok(None);
         };
-        let unreadable = self.volume.unreadable_blocks();
-        let bytes = self.volume.read_past_damage(self.at, len as usize)?;
+        let unreadable = self.unreadable;
+        let bytes = self.read(self.at, len as usize)?;
         let found = records(&bytes, &header, self.at);
         let sound = found.iter().filter(|f| matches!(f, Found::Record { .. }));
         let is_whole = sound.count() == header.count as usize;

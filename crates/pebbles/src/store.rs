@@ -19,6 +19,7 @@ use crate::index::Index;
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
 use crate::place::Place;
+use crate::read_errors::ReadErrors;
 use crate::volume::{Volume, Volumes};
 
 pub mod checkpoint;
@@ -28,6 +29,7 @@ mod heads;
 mod quarantine;
 mod read;
 pub mod recovery;
+use quarantine::Broken;
 pub use read::Stored;
 use recovery::Recovery;
 
@@ -54,6 +56,8 @@ pub struct Config {
     /// Called with the number of a file whose content counts no longer, and whether it was
     /// quarantined.
     pub external_gone: Box<dyn Fn(u64, bool) + Send + Sync>,
+    /// Kept from one opening of these volumes to the next.
+    pub read_errors: Arc<ReadErrors>,
 }
 
 /// A write.
@@ -159,8 +163,7 @@ impl Store {
         let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
         let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
         let index = Index::new(config.rules);
-        let (log, written, report) =
-            recovery::recover(&volumes, &index, config.rules, is_read_only)?;
+        let (log, written, report) = recovery::recover(&volumes, &index, &config, is_read_only)?;
         let store = Arc::new(Store {
             config,
             index,
@@ -174,9 +177,14 @@ impl Store {
 
     /// Writes down that records found damaged are gone, so that nothing older comes in their place.
     fn end_damaged(&self, report: &Recovery) -> Result<(), PebblesError> {
-        for damaged in &report.damaged {
-            let (partition, hash, place) = (damaged.partition, damaged.hash, damaged.place);
-            match self.quarantine(partition, hash, place, "damaged in the log") {
+        let broken = report.damaged.iter().map(|damaged| Broken {
+            partition: damaged.partition,
+            hash: damaged.hash,
+            place: damaged.place,
+        });
+        let ended = self.quarantine_all(&broken.collect::<Vec<_>>(), "damaged in the log");
+        for ended in ended {
+            match ended {
                 // Until there is room, the log says so at every start.
                 Ok(_) | Err(PebblesError::NoSpace) => {}
                 Err(error) => return Err(error),
@@ -234,6 +242,7 @@ impl Store {
             prepared: self.log().prepared.len() as u64,
             written_bytes: sum(|volume| volume.written().all),
             live_bytes: sum(|volume| volume.live()),
+            read_errors: self.config.read_errors.count(),
             is_poisoned: self.is_poisoned(),
         }
     }
@@ -249,6 +258,8 @@ pub struct Status {
     pub prepared: u64,
     pub written_bytes: u64,
     pub live_bytes: u64,
+    /// Reads of volumes that the disk did not answer, since the process began.
+    pub read_errors: u64,
     pub is_poisoned: bool,
 }
 

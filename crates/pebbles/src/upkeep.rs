@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::PebblesError;
 use crate::store::checkpoint::Writer;
-use crate::store::compaction::Compaction;
+use crate::store::compaction::{Compaction, Room};
 use crate::store::{AHEAD, Store};
 use crate::volume::Volume;
 
@@ -24,6 +24,8 @@ pub struct Upkeep {
     failed: BTreeMap<u64, Failed>,
     /// The reason that the last one could not.
     failure: Option<PebblesError>,
+    /// There was no room to move records to. Until then none is looked for, unless some was freed.
+    full_until: u64,
 }
 
 /// Work that failed, and waits.
@@ -61,6 +63,7 @@ impl Upkeep {
             checkpoint_failed: None,
             failed: BTreeMap::new(),
             failure: None,
+            full_until: 0,
         }
     }
 
@@ -184,10 +187,19 @@ impl Upkeep {
         let compaction = match self.compaction.take() {
             Some(compaction) => Some(compaction),
             None => {
-                let is_full = self.store.log().prepared.len() < AHEAD;
+                let prepared = self.store.log().prepared.len();
                 let now = self.now();
+                let is_full = prepared == 0 && now < self.full_until;
+                let room = match (
+                    is_full && !self.store.volumes.has_space()?,
+                    prepared < AHEAD,
+                ) {
+                    (true, _) => Room::Used,
+                    (false, true) => Room::Short,
+                    (false, false) => Room::Enough,
+                };
                 let is_left = |id: u64| self.failed.get(&id).is_some_and(|f| now < f.until);
-                Compaction::pick(&self.store, is_full, is_left)
+                Compaction::pick(&self.store, room, is_left)
             }
         };
         let Some(mut compaction) = compaction else {
@@ -203,6 +215,10 @@ impl Upkeep {
                 let failed = Failed::again(self.failed.get(&id).copied(), self.now());
                 let ids: Vec<u64> = self.store.volumes().iter().map(|v| v.id).collect();
                 self.failed.retain(|id, _| ids.contains(id));
+                if matches!(error, PebblesError::NoSpace) {
+                    // Records of another volume would have no more room.
+                    self.full_until = failed.until;
+                }
                 self.failed.insert(id, failed);
                 self.failure = Some(error);
             }

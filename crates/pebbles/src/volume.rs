@@ -16,8 +16,6 @@ use crate::place::{Place, SLOTS_MAX};
 
 /// Bytes of zeros written at once to a new volume.
 const ZEROS: usize = 1 << 20;
-/// Attempts to read blocks of a volume that may fail.
-const UNREADABLE_MAX: u64 = 1024;
 
 /// One use of a file as a volume.
 pub struct Volume {
@@ -33,8 +31,6 @@ pub struct Volume {
     /// Bytes of those records that count.
     live: AtomicU64,
     written: Mutex<Written>,
-    /// Attempts to read a block that the disk did not give.
-    unreadable: AtomicU64,
 }
 
 /// The records that were ever written to a volume, in bytes.
@@ -60,7 +56,6 @@ impl Volume {
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
-            unreadable: AtomicU64::new(0),
         }
     }
 
@@ -142,17 +137,14 @@ impl Volume {
             false => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
-}
 
-impl Volume {
-    /// Number of blocks so far that the disk did not give, each as often as it was asked for.
-    pub(crate) fn unreadable_blocks(&self) -> u64 {
-        self.unreadable.load(Ordering::Relaxed)
-    }
-
-    /// As `read`, with zeros for blocks that the disk does not give: what was in them is damaged. An
-    /// error where these are many, for then it is the disk that has failed.
-    pub(crate) fn read_past_damage(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    /// As `read`, with zeros for blocks that the disk does not give, each of which is reported.
+    pub(crate) fn read_past_damage(
+        &self,
+        offset: u64,
+        len: usize,
+        mut report: impl FnMut(u64, io::Error) -> io::Result<()>,
+    ) -> io::Result<Vec<u8>> {
         let error = match self.read(offset, len) {
             Err(error) if is_unreadable(&error) => error,
             other => return other,
@@ -167,9 +159,7 @@ impl Volume {
                 Ok(block) => bytes.extend(block),
                 Err(error) if is_unreadable(&error) => {
                     tracing::error!(volume = self.slot, at, %error, "a block cannot be read");
-                    if self.unreadable.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_MAX {
-                        return Err(error);
-                    }
+                    report(at / BLOCK as u64 * BLOCK as u64, error)?;
                     bytes.resize(bytes.len() + len, 0);
                 }
                 Err(error) => return Err(error),
@@ -190,7 +180,13 @@ pub(crate) struct Volumes {
     slots: RwLock<BTreeMap<u16, Arc<Volume>>>,
     /// Slots that are being filled, which takes as long as a volume's zeros.
     making: Mutex<BTreeSet<u16>>,
+    /// Bytes that were free when a volume was not made for want of room, whatever these promised: none
+    /// is tried before there are more.
+    full_at: Mutex<Option<u64>>,
     next_id: AtomicU64,
+    /// Number of looks through all volumes.
+    #[cfg(test)]
+    pub(crate) looks: AtomicU64,
 }
 
 impl Volumes {
@@ -208,7 +204,10 @@ impl Volumes {
             keep_free,
             slots: RwLock::default(),
             making: Mutex::default(),
+            full_at: Mutex::default(),
             next_id: AtomicU64::new(1),
+            #[cfg(test)]
+            looks: AtomicU64::new(0),
         }
     }
 
@@ -221,6 +220,8 @@ impl Volumes {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
+        #[cfg(test)]
+        self.looks.fetch_add(1, Ordering::Relaxed);
         self.slots.read().values().cloned().collect()
     }
 
@@ -242,28 +243,40 @@ impl Volumes {
     /// Makes a volume. `is_ahead`: its zeros are written, so that later writes change no metadata of
     /// the file system; otherwise its blocks are only reserved.
     pub(crate) fn make(&self, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
-        let slot = self.take_slot()?;
+        let (slot, free) = self.take_slot()?;
         let made = self.make_in(slot, is_ahead);
+        *self.full_at.lock() = matches!(made, Err(PebblesError::NoSpace)).then_some(free);
         self.making.lock().remove(&slot);
         made
     }
 
-    /// A slot that nothing is in, where there is room for a volume.
-    fn take_slot(&self) -> Result<u16, PebblesError> {
-        let mut making = self.making.lock();
+    /// Whether there is room for a volume, as far as the file system says.
+    pub(crate) fn has_space(&self) -> Result<bool, PebblesError> {
+        Ok(self.space_for_one(self.making.lock().len())?.is_some())
+    }
+
+    /// Free bytes, where they have room for a volume beside those that are being made.
+    fn space_for_one(&self, making: usize) -> Result<Option<u64>, PebblesError> {
         let space = self.medium.space();
         let space = space.map_err(|error| PebblesError::of_io("ask for space", error))?;
         // Those that are being made may have no blocks yet.
-        let wanted = self.size.saturating_mul(1 + making.len() as u64);
-        if space.free < wanted.saturating_add((self.keep_free)(space.total)) {
-            return Err(PebblesError::NoSpace);
-        }
+        let wanted = self.size.saturating_mul(1 + making as u64);
+        let is_full = self.full_at.lock().is_some_and(|at| space.free <= at)
+            || space.free < wanted.saturating_add((self.keep_free)(space.total));
+        Ok((!is_full).then_some(space.free))
+    }
+
+    /// A slot that nothing is in, where there is room for a volume, and the bytes that are free.
+    fn take_slot(&self) -> Result<(u16, u64), PebblesError> {
+        let mut making = self.making.lock();
+        let free_bytes = self.space_for_one(making.len())?;
+        let free_bytes = free_bytes.ok_or(PebblesError::NoSpace)?;
         let slots = self.slots.read();
         let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
         let slot = free.find(|slot| !slots.contains_key(slot) && !making.contains(slot));
         let slot = slot.ok_or(PebblesError::NoSpace)?;
         making.insert(slot);
-        Ok(slot)
+        Ok((slot, free_bytes))
     }
 
     fn make_in(&self, slot: u16, is_ahead: bool) -> Result<Arc<Volume>, PebblesError> {
@@ -317,6 +330,7 @@ impl Volumes {
         let removed = self.medium.remove(&file_name(volume.slot));
         let removed = removed.and_then(|()| self.medium.sync_dir());
         removed.map_err(|error| PebblesError::of_io("remove volume", error))?;
+        *self.full_at.lock() = None;
         self.slots.write().remove(&volume.slot);
         Ok(())
     }

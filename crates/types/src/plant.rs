@@ -88,6 +88,10 @@ pub enum Plant {
     RotTakenForTorn,
     /// A volume's file is used anew under its old epoch.
     EpochReused,
+    /// The first read error of a record counts as damage.
+    ReadErrorTakenForRot,
+    /// The head of a volume is not compared with its copy, which may be of a later use.
+    HeadNotCompared,
 }
 
 impl Plant {
@@ -127,7 +131,7 @@ impl Plant {
     ];
 
     /// Those of volumes, which have a simulator of their own (`crates/pebbles/tests`).
-    pub const VOLUMES: [Plant; 7] = [
+    pub const VOLUMES: [Plant; 9] = [
         Plant::BatchAnsweredEarly,
         Plant::CheckpointAhead,
         Plant::CompactionOverwrites,
@@ -135,6 +139,8 @@ impl Plant {
         Plant::TornTakenForRot,
         Plant::RotTakenForTorn,
         Plant::EpochReused,
+        Plant::ReadErrorTakenForRot,
+        Plant::HeadNotCompared,
     ];
 
     /// The bug's name on a command line.
@@ -178,6 +184,8 @@ impl Plant {
             Plant::TornTakenForRot => "torn-taken-for-rot",
             Plant::RotTakenForTorn => "rot-taken-for-torn",
             Plant::EpochReused => "epoch-reused",
+            Plant::ReadErrorTakenForRot => "read-error-taken-for-rot",
+            Plant::HeadNotCompared => "head-not-compared",
         }
     }
 

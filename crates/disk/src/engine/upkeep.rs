@@ -55,6 +55,11 @@ pub trait Upkeep {
         Vec::new()
     }
 
+    /// Closes what nothing uses at the moment, so that the process which takes over can open it.
+    /// Called again and again while the last requests of a process finish; a request that comes
+    /// later opens it once more.
+    fn let_go(&self) {}
+
     /// Completes started work, refuses more, and joins the engine's threads. Called when the
     /// process ends, before its devices are closed.
     fn shutdown(&self) {}

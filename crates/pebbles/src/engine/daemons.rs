@@ -392,6 +392,11 @@ impl Upkeep for PebblesEngine {
                 "Writes that wait for the committer",
                 store.waiting as f64,
             );
+            add(
+                "pebbles_read_errors",
+                "Reads of volumes that the disk did not answer",
+                status.read_errors as f64,
+            );
             let failed = f64::from(u8::from(status.is_poisoned));
             add(
                 "pebbles_failed",
@@ -400,6 +405,10 @@ impl Upkeep for PebblesEngine {
             );
         }
         figures
+    }
+
+    fn let_go(&self) {
+        self.inner.stores.let_go();
     }
 
     fn shutdown(&self) {

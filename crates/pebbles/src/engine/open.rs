@@ -275,8 +275,10 @@ impl PebblesEngine {
         };
         match read(&opened, object, *tombstone, false) {
             Ok(stored) => Ok(std::str::from_utf8(&stored.name).ok().map(Into::into)),
+            Err(Failed::Final(DiskError::Unreadable(_)) | Failed::Moved | Failed::Broken(..)) => {
+                Ok(None)
+            }
             Err(Failed::Final(error)) => Err(error),
-            Err(Failed::Moved | Failed::Broken(..)) => Ok(None),
         }
     }
 }
@@ -300,7 +302,9 @@ fn read(opened: &Opened, object: ObjectId, entry: Entry, is_whole: bool) -> Resu
     stored.map_err(|error| match error {
         ReadError::Gone => Failed::Moved,
         ReadError::Damaged(reason) => Failed::Broken(entry.place, reason),
-        error @ ReadError::Io(_) => Failed::Final(opened.read_error(error)),
+        error @ (ReadError::Unreadable(_) | ReadError::Io(_)) => {
+            Failed::Final(opened.read_error(error))
+        }
     })
 }
 

@@ -21,6 +21,7 @@ use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
+use crate::read_errors::ReadErrors;
 use crate::store::recovery::Recovery;
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
@@ -37,12 +38,16 @@ const LARGE: &str = "large";
 const NUMBERS_OF_SECOND: u32 = 18;
 
 /// The store of a device, once it is open. Locked while it is opened.
-type Slot = Arc<Mutex<Option<Arc<Opened>>>>;
+#[derive(Default)]
+struct Slot {
+    opened: Mutex<Option<Arc<Opened>>>,
+    read_errors: Arc<ReadErrors>,
+}
 
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
-    open: Mutex<BTreeMap<(String, PolicyIndex), Slot>>,
+    open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot>>>,
     /// Partitions that are brought up to date or handed over (`ReplicationLock`).
     pub(super) locked: Mutex<BTreeSet<(String, PartitionKey)>>,
     /// Partitions left of auditors' walks, by device, policy and walk.
@@ -111,12 +116,13 @@ impl Stores {
         let key = (disk.name().to_owned(), policy);
         let slot = self.open.lock().entry(key).or_default().clone();
         // Whoever comes while it is being opened waits here.
-        let mut slot = slot.lock();
-        if let Some(opened) = &*slot {
+        let mut open = slot.opened.lock();
+        if let Some(opened) = &*open {
             return Ok(opened.clone());
         }
-        let opened = Opened::open(disk, policy, unique_fragments, config)?;
-        Ok(slot.insert(Arc::new(opened)).clone())
+        let read_errors = slot.read_errors.clone();
+        let opened = Opened::open(disk, policy, unique_fragments, config, read_errors)?;
+        Ok(open.insert(Arc::new(opened)).clone())
     }
 
     /// A store that is open, without waiting for one that is being opened.
@@ -126,7 +132,7 @@ impl Stores {
             .lock()
             .get(&(device.to_owned(), policy))
             .cloned()?;
-        let opened = slot.try_lock()?;
+        let opened = slot.opened.try_lock()?;
         opened.clone()
     }
 
@@ -136,7 +142,7 @@ impl Stores {
         let of_it = open.iter().filter(|((name, _), _)| name == device);
         let opened = of_it.filter_map(|((_, policy), slot)| {
             // One that is being opened needs no upkeep.
-            let opened = slot.try_lock()?.clone()?;
+            let opened = slot.opened.try_lock()?.clone()?;
             Some((*policy, opened))
         });
         opened.collect()
@@ -145,7 +151,7 @@ impl Stores {
     /// Closes a store, to be opened anew when it is asked for.
     pub(super) fn close(&self, device: &str, policy: PolicyIndex) {
         let slot = self.open.lock().get(&(device.to_owned(), policy)).cloned();
-        if let Some(opened) = slot.and_then(|slot| slot.lock().take()) {
+        if let Some(opened) = slot.and_then(|slot| slot.opened.lock().take()) {
             opened.committer.close();
         }
     }
@@ -154,20 +160,29 @@ impl Stores {
     pub fn shutdown(&self) {
         let all = std::mem::take(&mut *self.open.lock());
         for ((device, policy), slot) in all {
-            let Some(opened) = slot.lock().take() else {
+            if let Some(opened) = slot.opened.lock().take() {
+                opened.end(&device, policy);
+            }
+        }
+    }
+
+    /// Ends the stores that nothing uses, each with a checkpoint: another process may open them.
+    pub(super) fn let_go(&self) {
+        let open = self.open.lock();
+        let all: Vec<_> = open
+            .iter()
+            .map(|(key, slot)| (key.clone(), slot.clone()))
+            .collect();
+        drop(open);
+        for ((device, policy), slot) in all {
+            // Whoever comes meanwhile waits, and opens it anew.
+            let Some(mut open) = slot.opened.try_lock() else {
                 continue;
             };
-            opened.committer.close();
-            let mut upkeep = opened.upkeep.lock();
-            loop {
-                match upkeep.checkpoint() {
-                    Ok(true) => {}
-                    Ok(false) => break,
-                    Err(error) => {
-                        tracing::warn!(device, %policy, %error, "no checkpoint at the end");
-                        break;
-                    }
-                }
+            // All users got it under this lock.
+            if let Some(opened) = open.take_if(|opened| Arc::strong_count(opened) == 1) {
+                opened.end(&device, policy);
+                tracing::info!(device, %policy, "volumes are let go of");
             }
         }
     }
@@ -176,7 +191,7 @@ impl Stores {
     pub fn statuses(&self) -> Vec<StoreStatus> {
         let open = self.open.lock();
         let statuses = open.iter().filter_map(|((device, policy), slot)| {
-            let opened = slot.try_lock()?.clone()?;
+            let opened = slot.opened.try_lock()?.clone()?;
             Some(StoreStatus {
                 device: device.clone(),
                 policy: *policy,
@@ -194,6 +209,7 @@ impl Opened {
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
         config: &PebblesConfig,
+        read_errors: Arc<ReadErrors>,
     ) -> Result<Self, DiskError> {
         let path = folder(disk, policy);
         let error = |action| {
@@ -222,6 +238,7 @@ impl Opened {
                     false => garbage.lock().push(number),
                 })
             },
+            read_errors,
         };
         let device = disk.name();
         let began = std::time::Instant::now();
@@ -264,6 +281,22 @@ impl Opened {
 
     pub(super) fn store(&self) -> &Arc<Store> {
         self.committer.store()
+    }
+
+    /// Carries out what waits, and writes a checkpoint.
+    fn end(&self, device: &str, policy: PolicyIndex) {
+        self.committer.close();
+        let mut upkeep = self.upkeep.lock();
+        loop {
+            match upkeep.checkpoint() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::warn!(device, %policy, %error, "no checkpoint at the end");
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether it is still what is on the device, and takes writes.
@@ -339,6 +372,7 @@ impl Opened {
     pub(super) fn read_error(&self, error: ReadError) -> DiskError {
         match error {
             ReadError::Gone | ReadError::Damaged(_) => DiskError::StateChanged,
+            ReadError::Unreadable(source) => DiskError::Unreadable(format!("read: {source}")),
             ReadError::Io(source) => io_error("read", &self.path, source),
         }
     }

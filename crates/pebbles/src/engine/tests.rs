@@ -190,6 +190,36 @@ fn an_object_from_put_to_delete() {
     );
 }
 
+/// A process that ends lets go of volumes as its requests do, and another one can open them.
+#[test]
+fn volumes_are_let_go_of_when_nothing_uses_them() {
+    let setup = Setup::new(false);
+    let (old, new) = (&setup.engine, engine(&setup.policies));
+    put(old, &setup.disk, &key("o"), 1_000_000, b"first");
+    let is_refused = || matches!(new.store(&setup.disk, AT.policy), Err(DiskError::Io { .. }));
+    assert!(is_refused());
+    let mut upload = old.create(&setup.disk, &key("u"), Some(6), true).unwrap();
+    old.let_go();
+    assert!(is_refused(), "an upload is under way");
+    upload.write(&[Bytes::from_static(b"second")]).unwrap();
+    let step = upload.commit(metadata(1_000_001, b"second"), Durability::AtOnce);
+    step.unwrap().finish(&setup.disk).unwrap();
+    // The committer's last reply may still be on its way back.
+    for _ in 0..500 {
+        old.let_go();
+        if !is_refused() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let opened = new.store(&setup.disk, AT.policy).unwrap();
+    assert_eq!(opened.store().index().size().objects, 2);
+    // A late request of the old one is refused, and does no harm.
+    let late = old.store(&setup.disk, AT.policy);
+    assert!(matches!(late, Err(DiskError::Io { .. })));
+    put(&new, &setup.disk, &key("o"), 1_000_002, b"third");
+}
+
 #[test]
 fn large_bodies_are_files() {
     let mut setup = Setup::new(false);

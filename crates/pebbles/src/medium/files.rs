@@ -94,6 +94,11 @@ impl Medium for Folder {
         Ok(self.opened(name, file))
     }
 
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        let file = self.open_file(name, OFlags::CREATE | OFlags::EXCL)?;
+        Ok(self.opened(name, file))
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -109,6 +114,13 @@ impl Medium for Folder {
         match self.is_unsafe {
             true => Ok(()),
             false => Ok(rustix::fs::fsync(&self.dir)?),
+        }
+    }
+
+    fn sync_files(&self) -> io::Result<()> {
+        match self.is_unsafe {
+            true => Ok(()),
+            false => Ok(rustix::fs::syncfs(&self.dir)?),
         }
     }
 

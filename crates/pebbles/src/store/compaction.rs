@@ -5,8 +5,10 @@
 //! volumes could find an older record of that object. Such records were written before it, so they
 //! are in volumes whose ids do not exceed its horizon, the highest id in use when it was written; and
 //! they count no longer. When no such volume is left that has anything which counts no longer, the
-//! record can go: a tombstone at the earliest after the reclaim age, which other replicas need.
+//! record can go: a tombstone at the earliest after the reclaim age, which other replicas need. Once a
+//! record can go it always can, as what is written later is not what it ended.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +21,8 @@ use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
-use crate::store::{AHEAD, Change, Log, Outcome, Store};
+use crate::store::quarantine::Broken;
+use crate::store::{AHEAD, Change, Store};
 use crate::volume::Volume;
 
 /// A volume of which this share counts is worth its while on a full device.
@@ -37,6 +40,10 @@ pub struct Compaction {
     scanner: Scanner,
     /// Entries that go with the volume. Until then they count: at a crash their records are there.
     going: Vec<Going>,
+    /// See [`Compaction::first_holder`], as of the last step's beginning.
+    holder: u64,
+    /// Records found damaged in this step.
+    damaged: Vec<Broken>,
 }
 
 /// An entry that goes by its age.
@@ -48,15 +55,39 @@ struct Going {
     horizon: u64,
 }
 
+/// The room for records that are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Enough,
+    /// There is none for new volumes.
+    Short,
+    /// There was none for what was moved last: volumes of which nothing is moved make some.
+    Used,
+}
+
+/// An entry whose record was not found.
+enum LeftOver {
+    /// It was moved, or counts no longer.
+    Settled,
+    Damaged,
+    /// The disk does not give it.
+    Unread,
+}
+
 impl Compaction {
-    /// Picks a volume; `None`: none is worth it. `is_full`: there is no room for new volumes.
-    /// `is_left`: of an id, whether that volume is left alone for now.
-    pub fn pick(store: &Arc<Store>, is_full: bool, is_left: impl Fn(u64) -> bool) -> Option<Self> {
+    /// Picks a volume; `None`: none is worth it. `is_left`: of an id, whether that volume is left alone
+    /// for now.
+    pub fn pick(store: &Arc<Store>, room: Room, is_left: impl Fn(u64) -> bool) -> Option<Self> {
         let mut sealed = store.sealed();
-        sealed.retain(|volume| !is_left(volume.id));
-        let below = match is_full {
-            true => FULL_DEVICE_BELOW.max(store.config.compact_below),
-            false => store.config.compact_below,
+        let first_dead = sealed.iter().filter(|v| v.has_dead()).map(|v| v.id).min();
+        sealed.retain(|volume| {
+            let is_held_back = first_dead.is_some_and(|id| id < volume.id);
+            let moves_nothing = share(store, volume) == 0.0 && !(is_held_back && volume.live() > 0);
+            (moves_nothing || room != Room::Used) && !is_left(volume.id)
+        });
+        let below = match room {
+            Room::Enough => store.config.compact_below,
+            Room::Short | Room::Used => FULL_DEVICE_BELOW.max(store.config.compact_below),
         };
         let shares = sealed.iter().map(|volume| (share(store, volume), volume));
         let lowest = shares.min_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -65,10 +96,16 @@ impl Compaction {
             .map(|(_, volume)| volume);
         let source = lowest.or_else(|| holds_back(store, &sealed))?;
         Some(Compaction {
-            scanner: Scanner::of_written(source.clone()),
+            scanner: Scanner::of_written(
+                source.clone(),
+                store.config.read_errors.clone(),
+                (store.config.now)(),
+            ),
             source: source.clone(),
             store: store.clone(),
             going: Vec::new(),
+            holder: 0,
+            damaged: Vec::new(),
         })
     }
 
@@ -81,6 +118,7 @@ impl Compaction {
     /// batches is moved as one.
     pub fn step(&mut self) -> Result<bool, PebblesError> {
         let read = |source| PebblesError::of_io("compact", source);
+        self.holder = self.first_holder();
         let (mut changes, mut moved, mut seen) = (Vec::new(), 0, 0);
         let (mut is_end, mut has_moved) = (false, false);
         while moved < self.store.batch_soft_max() && seen < STEP_BYTES {
@@ -105,6 +143,8 @@ impl Compaction {
                 }
             }
         }
+        let damaged = std::mem::take(&mut self.damaged);
+        self.quarantine(&damaged)?;
         if is_end && changes.is_empty() && !has_moved {
             return self.finish().map(|()| true);
         }
@@ -142,7 +182,7 @@ impl Compaction {
         let horizon = number(&parts.2);
         let record = record_of(header, parts);
         if header.kind.is_removal() {
-            return match self.is_held_back(horizon) {
+            return match self.holder <= horizon {
                 true => self.move_removal(place, record).map(Some),
                 false => Ok(None),
             };
@@ -153,7 +193,7 @@ impl Compaction {
             place,
             horizon,
         };
-        match self.can_go(&going) {
+        match self.can_go(&going, self.holder) {
             Some(false) => {}
             Some(true) => {
                 self.going.push(going);
@@ -176,14 +216,21 @@ impl Compaction {
     ) -> Result<Option<Change>, PebblesError> {
         let place = self.place(at, header);
         if !header.kind.is_removal() {
-            self.quarantine(header.partition, header.hash, place)?;
+            // The next attempt may find it whole.
+            if !self.scanner.is_unsure() {
+                self.damaged.push(Broken {
+                    partition: header.partition,
+                    hash: header.hash,
+                    place,
+                });
+            }
             return Ok(None);
         }
         // Its own horizon was not above this.
         let horizon = self.store.log().horizon;
         let body = horizon.to_le_bytes().to_vec().into();
         let record = record_of(header, (Bytes::new(), Bytes::new(), body));
-        match self.is_held_back(horizon) {
+        match self.holder <= horizon {
             true => self.move_removal(place, record).map(Some),
             false => Ok(None),
         }
@@ -199,9 +246,14 @@ impl Compaction {
                 Ok(stored) => stored,
                 Err(ReadError::Gone) => return Err(PebblesError::Busy),
                 Err(ReadError::Damaged(_)) => {
-                    self.quarantine(removal.partition, removal.hash, place)?;
+                    self.quarantine(&[Broken {
+                        partition: removal.partition,
+                        hash: removal.hash,
+                        place,
+                    }])?;
                     return Err(PebblesError::Busy);
                 }
+                Err(ReadError::Unreadable(_)) => return Err(self.unread()),
                 Err(ReadError::Io(source)) => return Err(PebblesError::of_io("compact", source)),
             };
             let parts = (stored.name, stored.metadata, stored.body);
@@ -214,14 +266,12 @@ impl Compaction {
         })
     }
 
-    /// Whether an entry is so old that it goes; `None`: its record counts no longer.
-    fn can_go(&self, of: &Going) -> Option<bool> {
+    /// Whether an entry is so old that it goes; `None`: its record counts no longer. `holder`: the first.
+    fn can_go(&self, of: &Going, holder: u64) -> Option<bool> {
         let entries = self.store.index.get(of.partition, of.hash);
         let entry = entries.iter().find(|entry| entry.place == of.place)?;
         Some(match entry.kind {
-            EntryKind::Tombstone => {
-                self.is_expired(entry.timestamp) && !self.is_held_back(of.horizon)
-            }
+            EntryKind::Tombstone => self.is_expired(entry.timestamp) && holder > of.horizon,
             _ => self.is_stray(&entries, entry),
         })
     }
@@ -246,42 +296,45 @@ impl Compaction {
         names.any(|(name, _)| chosen.reclaimable.iter().any(|file| file.name == *name))
     }
 
-    /// Whether a volume up to `horizon` may have what a record ends.
-    fn is_held_back(&self, horizon: u64) -> bool {
+    /// The lowest id of another volume that may have what a record ends. It holds back the records
+    /// whose horizons are not below it.
+    fn first_holder(&self) -> u64 {
         if Plant::TombstoneTooSoon.is_on() {
-            return false;
+            return u64::MAX;
         }
-        let holds = |volume: &Arc<Volume>| {
-            volume.id <= horizon && volume.slot != self.source.slot && volume.has_dead()
-        };
-        self.store.volumes().iter().any(holds)
+        let holds = |v: &&Arc<Volume>| v.slot != self.source.slot && v.has_dead();
+        let volumes = self.store.volumes();
+        let ids = volumes.iter().filter(holds).map(|volume| volume.id);
+        ids.min().unwrap_or(u64::MAX)
     }
 
-    fn quarantine(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-    ) -> Result<Outcome, PebblesError> {
-        self.store
-            .quarantine(partition, hash, place, "damaged, found by compaction")
+    fn quarantine(&self, broken: &[Broken]) -> Result<(), PebblesError> {
+        let reason = "damaged, found by compaction";
+        let mut ended = self.store.quarantine_all(broken, reason).into_iter();
+        ended.try_for_each(|ended| ended.map(drop))
+    }
+
+    fn unread(&self) -> PebblesError {
+        PebblesError::unread("compact", self.source.slot)
     }
 
     /// Gives the file back, with nothing in it that counts: as one step to the committer. Were an
     /// entry to go sooner, a crash would bring it back, and with it swallow what was written since.
     fn finish(&mut self) -> Result<(), PebblesError> {
+        if self.scanner.is_unsure() {
+            return Err(self.unread());
+        }
         let store = self.store.clone();
-        if self
-            .live_of_others(&store.log())
-            .is_none_or(|bytes| bytes > 0)
-        {
+        // While others write: what they change shows below.
+        if self.live_of_others().is_none_or(|bytes| bytes > 0) {
             self.end_left_over()?;
         }
+        // The committer is at rest from here on.
         let mut log = store.log();
         if store.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
-        if self.live_of_others(&log) != Some(0) {
+        if self.live_of_others() != Some(0) {
             // Something was written meanwhile: the next attempt moves it.
             return Err(PebblesError::Busy);
         }
@@ -307,11 +360,12 @@ impl Compaction {
     }
 
     /// Bytes that count in the volume, without those that go with it; `None`: one of these cannot
-    /// go any more. The committer is at rest meanwhile.
-    fn live_of_others(&self, _log: &Log) -> Option<u64> {
+    /// go any more.
+    fn live_of_others(&self) -> Option<u64> {
+        let holder = self.first_holder();
         let mut live = self.source.live();
         for going in &self.going {
-            match self.can_go(going) {
+            match self.can_go(going, holder) {
                 Some(true) => live = live.saturating_sub(going.place.len.into()),
                 Some(false) => return None,
                 None => {}
@@ -336,22 +390,52 @@ impl Compaction {
         }
     }
 
-    /// Ends entries whose records were not found: their headers are damaged.
+    /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
-        let is_going = |place: Place| self.going.iter().any(|going| going.place == place);
+        let (mut is_all_read, mut damaged) = (true, Vec::new());
+        let going: HashSet<Place> = self.going.iter().map(|going| going.place).collect();
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
-                for entry in left.filter(|entry| !is_going(entry.place)) {
-                    self.quarantine(partition, hash, entry.place)?;
+                for entry in left.filter(|entry| !going.contains(&entry.place)) {
+                    let one = Broken {
+                        partition,
+                        hash,
+                        place: entry.place,
+                    };
+                    match self.move_left_over(one)? {
+                        LeftOver::Settled => {}
+                        LeftOver::Damaged => damaged.push(one),
+                        LeftOver::Unread => is_all_read = false,
+                    }
                 }
             }
         }
-        Ok(())
+        self.quarantine(&damaged)?;
+        match is_all_read {
+            true => Ok(()),
+            false => Err(self.unread()),
+        }
+    }
+
+    /// Moves the record of an entry that is sound: damage beside it hid it.
+    fn move_left_over(&self, of: Broken) -> Result<LeftOver, PebblesError> {
+        match self.store.read(of.partition, of.hash, of.place) {
+            Ok(stored) => {
+                let parts = (stored.name, stored.metadata, stored.body);
+                let record = record_of(&stored.header, parts);
+                let source = of.place;
+                self.commit(vec![Change::Copy { source, record }])?;
+                Ok(LeftOver::Settled)
+            }
+            Err(ReadError::Gone) => Ok(LeftOver::Settled),
+            Err(ReadError::Damaged(_)) => Ok(LeftOver::Damaged),
+            Err(ReadError::Unreadable(_)) => Ok(LeftOver::Unread),
+            Err(ReadError::Io(source)) => Err(PebblesError::of_io("compact", source)),
+        }
     }
 }
 
-/// Bytes of a record that was found.
 /// Number of bytes that the move of a record writes, or holds until then.
 fn moved_len(found: &Found, change: &Change) -> usize {
     let own = match found {
@@ -416,3 +500,6 @@ fn holds_back<'a>(store: &Store, sealed: &'a [Arc<Volume>]) -> Option<&'a Arc<Vo
     let with_dead = sealed.iter().filter(|volume| volume.has_dead());
     with_dead.min_by_key(|volume| volume.id)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,8 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
+use cairn_types::plant::Plant;
+
 use super::recovery::Recovery;
 use crate::error::{PebblesError, is_unreadable};
 use crate::format::{BATCH_MAX, BLOCK, BatchHeader, FormatError, VOLUME_MAX, VolumeHeader};
@@ -47,14 +49,14 @@ pub(super) fn find_volumes(
     let kept = names.iter().filter(|name| name.starts_with(UNREADABLE));
     report.unreadable = kept.count() as u64;
     let mut candidates = Vec::new();
-    for name in names {
-        let Some(slot) = slot_of(&name).filter(|slot| file_name(*slot) == name) else {
+    for name in &names {
+        let Some(slot) = slot_of(name).filter(|slot| file_name(*slot) == *name) else {
             continue;
         };
-        let file = medium.open(&name).map_err(error)?;
-        let header = header_of(&name, &*file)?;
+        let file = medium.open(name).map_err(error)?;
+        let header = header_of(name, &*file)?;
         candidates.push(Candidate {
-            name,
+            name: name.clone(),
             slot,
             file,
             header,
@@ -66,7 +68,9 @@ pub(super) fn find_volumes(
     for candidate in candidates {
         let header = match candidate.header {
             Some(header) => Some(header),
-            None => recover(medium, &candidate, &known, is_read_only, report).map_err(error)?,
+            None => {
+                recover(medium, &candidate, &names, &known, is_read_only, report).map_err(error)?
+            }
         };
         is_changed |= header.is_none() && !is_read_only;
         if let Some(header) = header {
@@ -83,34 +87,63 @@ pub(super) fn find_volumes(
     }
 }
 
-/// A volume's header, or the copy of it at its end; `None`: neither is sound.
+/// A volume's header, of its head and the copy of that; `None`: neither is sound.
+///
+/// Ids count uses of files upwards, so of two that differ the higher is of the later use: a death came
+/// between their writes, or the disk lost one. Nothing counted in a volume when its later use began.
+/// Of two with one id the head counts, which is written last.
 fn header_of(name: &str, file: &dyn MediumFile) -> Result<Option<VolumeHeader>, PebblesError> {
     let error = |source| PebblesError::of_io("open volumes", source);
     let size = file_size(file).map_err(error)?;
     let at_end = size.saturating_sub(BLOCK as u64);
-    for offset in [0, at_end] {
-        let parsed = match read(file, offset, BLOCK) {
-            Ok(block) => VolumeHeader::parse(&block, offset),
-            Err(source) if is_unreadable(&source) => Err(FormatError::Short),
-            Err(source) => return Err(error(source)),
-        };
-        match parsed {
-            Ok(header) => {
-                let size = header.size.min(size);
-                return Ok(Some(VolumeHeader { size, ..header }));
+    let head = header_at(name, file, 0)?;
+    let copy_at = head.map_or(at_end, |head| head.size);
+    // Volumes that were made before there were copies have records up to their end.
+    let has_copy = copy_at <= at_end;
+    let copy = match has_copy {
+        true => header_at(name, file, copy_at)?,
+        false => None,
+    };
+    let counts = match (head, copy) {
+        (Some(head), Some(copy)) if head != copy => {
+            tracing::warn!(name, ?head, ?copy, "a volume's head and its copy differ");
+            match copy.id > head.id && !Plant::HeadNotCompared.is_on() {
+                true => copy,
+                false => head,
             }
-            Err(FormatError::Version(version)) => {
-                let name = name.to_owned();
-                return Err(PebblesError::Format { name, version });
-            }
-            Err(_) => {}
         }
-        tracing::warn!(
-            name,
-            offset,
-            "the head of a volume is damaged, or a copy of it"
-        );
+        (Some(head), _) => head,
+        (None, Some(copy)) => copy,
+        (None, None) => return Ok(None),
+    };
+    let size = counts.size.min(size);
+    Ok(Some(VolumeHeader { size, ..counts }))
+}
+
+/// The header, or its copy, at an offset; `None`: it is damaged.
+fn header_at(
+    name: &str,
+    file: &dyn MediumFile,
+    offset: u64,
+) -> Result<Option<VolumeHeader>, PebblesError> {
+    let parsed = match read(file, offset, BLOCK) {
+        Ok(block) => VolumeHeader::parse(&block, offset),
+        Err(source) if is_unreadable(&source) => Err(FormatError::Short),
+        Err(source) => return Err(PebblesError::of_io("open volumes", source)),
+    };
+    match parsed {
+        Ok(header) => return Ok(Some(header)),
+        Err(FormatError::Version(version)) => {
+            let name = name.to_owned();
+            return Err(PebblesError::Format { name, version });
+        }
+        Err(_) => {}
     }
+    tracing::warn!(
+        name,
+        offset,
+        "the head of a volume is damaged, or a copy of it"
+    );
     Ok(None)
 }
 
@@ -119,6 +152,7 @@ fn header_of(name: &str, file: &dyn MediumFile) -> Result<Option<VolumeHeader>, 
 fn recover(
     medium: &dyn Medium,
     candidate: &Candidate,
+    names: &[String],
     known: &HashSet<u64>,
     is_read_only: bool,
     report: &mut Recovery,
@@ -144,7 +178,7 @@ fn recover(
         tracing::info!(name, "a volume that was never finished: removed");
         medium.remove(name)?;
     } else {
-        let to = free_name(medium, &format!("{UNREADABLE}{name}"))?;
+        let to = free_name(names, &format!("{UNREADABLE}{name}"))?;
         tracing::error!(name, to, "a file that cannot be read as a volume: kept");
         medium.rename(name, &to)?;
         report.unreadable += 1;
@@ -152,33 +186,37 @@ fn recover(
     Ok(None)
 }
 
-/// Writes the head of a volume again that was known by something else.
-pub(super) fn mend_head(volume: &Volume) {
-    let is_sound = |offset| {
-        let block = read(&*volume.file, offset, BLOCK);
-        let header = block
-            .ok()
-            .and_then(|b| VolumeHeader::parse(&b, offset).ok());
-        header.is_some_and(|header| header.epoch == volume.epoch)
-    };
-    if is_sound(0) {
-        return;
-    }
+/// Writes the head of a volume again, or its copy, where it is damaged or of another use.
+pub(super) fn mend_heads(volume: &Volume) {
+    let (slot, file) = (volume.slot, &*volume.file);
     let header = VolumeHeader {
         id: volume.id,
         epoch: volume.epoch,
         size: volume.size,
     };
-    let slot = volume.slot;
-    match volume.file.write_durably(0, &header_block(header, 0)) {
-        Ok(()) => tracing::warn!(slot, "the head of a volume is written again"),
-        Err(error) => tracing::error!(slot, %error, "the head of a volume is left damaged"),
+    let is_sound = |offset| {
+        let block = read(file, offset, BLOCK).ok();
+        let found = block.and_then(|block| VolumeHeader::parse(&block, offset).ok());
+        found.is_some_and(|found| (found.id, found.epoch) == (header.id, header.epoch))
+    };
+    let copy_end = volume.size + BLOCK as u64;
+    let has_copy = file_size(file).is_ok_and(|size| size >= copy_end);
+    // As they are written first: a copy is of no earlier use than its head.
+    let offsets = [has_copy.then_some(volume.size), Some(0)];
+    for offset in offsets.into_iter().flatten() {
+        if is_sound(offset) {
+            continue;
+        }
+        if let Err(error) = file.write_durably(offset, &header_block(header, offset)) {
+            tracing::error!(slot, offset, %error, "the head of a volume is left damaged");
+            return;
+        }
+        tracing::warn!(slot, offset, "the head of a volume is written again");
     }
 }
 
-/// A name that nothing has.
-pub(crate) fn free_name(medium: &dyn Medium, name: &str) -> io::Result<String> {
-    let names = medium.list()?;
+/// A name that none of these is.
+fn free_name(names: &[String], name: &str) -> io::Result<String> {
     let numbered = (1..).map(|number| format!("{name}.{number}"));
     let mut all = std::iter::once(name.to_owned()).chain(numbered);
     let free = all.find(|name| !names.contains(name));

@@ -1,16 +1,36 @@
 //! Quarantine: an object ends here, and what is left of its bytes is kept in a file.
 
+use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_types::ObjectHash;
 
-use super::heads::free_name;
 use super::{Change, Expected, Outcome, Store};
 use crate::error::PebblesError;
 use crate::format::{Class, Kind};
+use crate::medium::MediumFile;
 use crate::object::Entry;
 use crate::place::Place;
+
+/// Records that are quarantined together: with one sync, and one batch.
+const TOGETHER_MAX: usize = 32;
+/// Names that are tried for what is kept of a record.
+const NAMES_MAX: u32 = 1000;
+
+/// A record that is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    pub(crate) partition: u32,
+    pub(crate) hash: ObjectHash,
+    pub(crate) place: Place,
+}
+
+type Ended = Result<Outcome, PebblesError>;
+
+/// A copy of a record, not yet synced.
+type Aside = (String, Arc<dyn MediumFile>);
 
 impl Store {
     /// Ends an object, or the fragment of it, whose record at `place` is damaged.
@@ -21,37 +41,78 @@ impl Store {
         place: Place,
         reason: &str,
     ) -> Result<Outcome, PebblesError> {
-        let entries = self.index.get(partition, hash);
-        let Some(entry) = entries.iter().find(|entry| entry.place == place) else {
-            return Ok(Outcome::Obsolete);
-        };
-        let content = entries.iter().filter(|entry| entry.is_content());
-        // Other fragments are sound.
-        let fragment = entry.fragment().filter(|_| content.count() > 1);
-        let change = Change::Remove {
-            kind: Kind::Quarantined,
+        let broken = Broken {
             partition,
             hash,
-            fragment,
-            expected: Expected::At(place),
-            name: Bytes::new(),
-            reason: Bytes::copy_from_slice(reason.as_bytes()),
+            place,
         };
-        let goes = |e: &&Entry| fragment.is_none() || e.place == place;
-        let kept = self.keep_aside(hash, entries.iter().filter(goes));
-        let ended = self.commit(Class::Fresh, vec![change]).pop();
-        let outcome = ended.unwrap_or(Ok(Outcome::Obsolete));
-        match &outcome {
-            Ok(Outcome::Written) => {
-                tracing::warn!(partition, hash = hash.hex(), reason, "quarantined a record");
-            }
-            Ok(Outcome::Obsolete) => self.drop_aside(&kept),
-            Err(error) if error.is_refusal() => self.drop_aside(&kept),
-            // It may be on disk all the same, and is then found by the next opening.
-            Err(_) => {}
-        }
-        outcome
+        let ended = self.quarantine_all(&[broken], reason).pop();
+        ended.unwrap_or(Ok(Outcome::Obsolete))
     }
+
+    /// As `quarantine`, of many; gives how each ended, in no order.
+    pub(crate) fn quarantine_all(&self, broken: &[Broken], reason: &str) -> Vec<Ended> {
+        let mut ended = Vec::with_capacity(broken.len());
+        let mut left = broken.to_vec();
+        while !left.is_empty() {
+            // The first record of an object may end the others with it.
+            let mut objects = HashSet::new();
+            let (together, later) = left.into_iter().partition::<Vec<_>, _>(|one| {
+                objects.len() < TOGETHER_MAX && objects.insert((one.partition, one.hash))
+            });
+            self.quarantine_together(&together, reason, &mut ended);
+            left = later;
+        }
+        ended
+    }
+
+    /// Ends records of different objects.
+    fn quarantine_together(&self, broken: &[Broken], reason: &str, ended: &mut Vec<Ended>) {
+        let (mut changes, mut objects) = (Vec::new(), Vec::new());
+        let mut asides = Vec::new();
+        for one in broken {
+            let entries = self.index.get(one.partition, one.hash);
+            let Some(entry) = entries.iter().find(|entry| entry.place == one.place) else {
+                ended.push(Ok(Outcome::Obsolete));
+                continue;
+            };
+            let content = entries.iter().filter(|entry| entry.is_content());
+            // Other fragments are sound.
+            let fragment = entry.fragment().filter(|_| content.count() > 1);
+            changes.push(Change::Remove {
+                kind: Kind::Quarantined,
+                partition: one.partition,
+                hash: one.hash,
+                fragment,
+                expected: Expected::At(one.place),
+                name: Bytes::new(),
+                reason: Bytes::copy_from_slice(reason.as_bytes()),
+            });
+            let goes = |e: &&Entry| fragment.is_none() || e.place == one.place;
+            let copied = self.copy_aside(one.hash, entries.iter().filter(goes));
+            let names = copied.iter().map(|(name, _)| name.clone());
+            objects.push((one, names.collect::<Vec<_>>()));
+            asides.extend(copied);
+        }
+        if !self.sync_aside(asides) {
+            objects.iter_mut().for_each(|(_, names)| names.clear());
+        }
+        let outcomes = self.commit(Class::Fresh, changes);
+        for ((one, names), outcome) in objects.into_iter().zip(outcomes) {
+            match &outcome {
+                Ok(Outcome::Written) => {
+                    let (partition, hash) = (one.partition, one.hash.hex());
+                    tracing::warn!(partition, hash, reason, "quarantined a record");
+                }
+                Ok(Outcome::Obsolete) => self.drop_aside(&names),
+                Err(error) if error.is_refusal() => self.drop_aside(&names),
+                // It may be on disk all the same, and is then found by the next opening.
+                Err(_) => {}
+            }
+            ended.push(outcome);
+        }
+    }
+
     /// Copies records that are about to be quarantined to files of their own; gives their names.
     /// Without room for that they are ended all the same.
     pub(crate) fn keep_aside<'a>(
@@ -59,34 +120,80 @@ impl Store {
         hash: ObjectHash,
         entries: impl Iterator<Item = &'a Entry>,
     ) -> Vec<String> {
-        let keep = |entry: &Entry| -> io::Result<Option<String>> {
-            let place = entry.place;
-            let Some(volume) = self.volumes.get(place.slot) else {
-                return Ok(None);
-            };
-            let bytes = volume.read_past_damage(place.offset, place.len as usize)?;
-            let medium = self.volumes.medium();
-            let name = format!("quarantined-{}-{}", hash.hex(), entry.timestamp.internal());
-            let name = free_name(medium, &name)?;
-            let file = medium.create(&name, 0)?;
-            let written = file.write_at(0, &bytes).and_then(|()| file.sync());
-            if let Err(error) = written.and_then(|()| medium.sync_dir()) {
-                let _ = medium.remove(&name);
-                return Err(error);
-            }
-            Ok(Some(name))
-        };
-        let mut names = Vec::new();
+        let asides = self.copy_aside(hash, entries);
+        let names = asides.iter().map(|(name, _)| name.clone()).collect();
+        match self.sync_aside(asides) {
+            true => names,
+            false => Vec::new(),
+        }
+    }
+
+    fn copy_aside<'a>(
+        &self,
+        hash: ObjectHash,
+        entries: impl Iterator<Item = &'a Entry>,
+    ) -> Vec<Aside> {
+        let mut asides = Vec::new();
         for entry in entries {
-            match keep(entry) {
-                Ok(name) => names.extend(name),
+            match self.copy_one_aside(hash, entry) {
+                Ok(aside) => asides.extend(aside),
                 Err(error) => {
                     let hash = hash.hex();
                     tracing::warn!(hash, %error, "a quarantined record is not kept");
                 }
             }
         }
-        names
+        asides
+    }
+
+    /// Copies a record; `None`: its volume is gone.
+    fn copy_one_aside(&self, hash: ObjectHash, entry: &Entry) -> io::Result<Option<Aside>> {
+        let place = entry.place;
+        let Some(volume) = self.volumes.get(place.slot) else {
+            return Ok(None);
+        };
+        let len = place.len as usize;
+        let bytes = volume.read_past_damage(place.offset, len, |_, _| Ok(()))?;
+        let name = format!("quarantined-{}-{}", hash.hex(), entry.timestamp.internal());
+        let (name, file) = self.create_new(&name)?;
+        if let Err(error) = file.write_at(0, &bytes) {
+            self.drop_aside(&[name]);
+            return Err(error);
+        }
+        Ok(Some((name, file)))
+    }
+
+    /// Makes a file of a name that nothing has: this one, or with a number behind it.
+    fn create_new(&self, name: &str) -> io::Result<Aside> {
+        let medium = self.volumes.medium();
+        for number in 0..NAMES_MAX {
+            let name = match number {
+                0 => name.to_owned(),
+                number => format!("{name}.{number}"),
+            };
+            match medium.create_new(&name) {
+                Ok(file) => return Ok((name, file)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Syncs copies; false where they are not kept.
+    fn sync_aside(&self, asides: Vec<Aside>) -> bool {
+        let medium = self.volumes.medium();
+        let synced = match &asides[..] {
+            [] => Ok(()),
+            [(_, file)] => file.sync().and_then(|()| medium.sync_dir()),
+            _ => medium.sync_files(),
+        };
+        if let Err(error) = &synced {
+            tracing::warn!(%error, "quarantined records are not kept");
+            let names: Vec<String> = asides.into_iter().map(|(name, _)| name).collect();
+            self.drop_aside(&names);
+        }
+        synced.is_ok()
     }
 
     /// Removes them where nothing was quarantined.

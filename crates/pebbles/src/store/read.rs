@@ -48,17 +48,32 @@ impl Store {
         is_whole: bool,
     ) -> Result<Stored, ReadError> {
         let volume = self.volumes.get(place.slot).ok_or(ReadError::Gone)?;
-        // A sector that the disk does not give is damage as any other.
         let attempt = || match read_from(&volume, hash, place, is_whole) {
-            Err(error) if is_unreadable(&error) => Ok(Err(format!("it cannot be read: {error}"))),
-            other => other,
+            Ok(read) => read.map_err(ReadError::Damaged),
+            Err(error) if is_unreadable(&error) => Err(ReadError::Unreadable(error)),
+            Err(error) => Err(ReadError::Io(error)),
         };
-        if let Ok(stored) = attempt()? {
-            return Ok(stored);
+        match attempt() {
+            Err(ReadError::Damaged(_) | ReadError::Unreadable(_)) => {}
+            other => return other,
         }
         // Writes go past the kernel's cache: what is amiss in that alone is no damage.
         volume.file.forget(place.offset, place.len.into());
-        attempt()?.map_err(|reason| self.damaged(partition, hash, place, &volume, reason))
+        let read = attempt();
+        if read.is_err() && !self.is_at(partition, hash, place, &volume) {
+            return Err(ReadError::Gone);
+        }
+        let now = (self.config.now)();
+        let has_lasted = || {
+            let errors = &self.config.read_errors;
+            errors.has_lasted(volume.epoch, place.offset, now)
+        };
+        match read {
+            Err(ReadError::Unreadable(error)) if has_lasted() => {
+                Err(ReadError::Damaged(format!("it cannot be read: {error}")))
+            }
+            other => other,
+        }
     }
 
     /// A whole record that lies in memory, without waiting; `None` where it does not.
@@ -73,25 +88,15 @@ impl Store {
         parse(bytes, &volume, hash, place, true).ok()
     }
 
-    /// Bytes that are not the record: it has moved, or it is damaged.
-    fn damaged(
-        &self,
-        partition: u32,
-        hash: ObjectHash,
-        place: Place,
-        volume: &Volume,
-        reason: String,
-    ) -> ReadError {
+    /// Whether an object's record should be there: it has not moved, nor ended.
+    fn is_at(&self, partition: u32, hash: ObjectHash, place: Place, volume: &Volume) -> bool {
         let mut entries = self.index.get(partition, hash).into_iter();
         let is_there = entries.any(|entry| entry.place == place);
         let is_same = self
             .volumes
             .get(place.slot)
             .is_some_and(|now| now.id == volume.id);
-        match is_there && is_same {
-            true => ReadError::Damaged(reason),
-            false => ReadError::Gone,
-        }
+        is_there && is_same
     }
 }
 

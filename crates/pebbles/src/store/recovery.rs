@@ -11,12 +11,11 @@ use crate::format::{
     BATCH_MAX, BLOCK, BatchHeader, Binding, Class, FIRST_BATCH, Found, Kind, RecordHeader, UNIT,
 };
 use crate::index::Index;
-use crate::object::Rules;
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
 use crate::store::checkpoint::{self, Position, Written};
-use crate::store::heads::{find_volumes, mend_head};
-use crate::store::{Log, entry_of};
+use crate::store::heads::{find_volumes, mend_heads};
+use crate::store::{Config, Log, entry_of};
 use crate::volume::{Aligned, Volume, Volumes};
 
 /// The account of an opening.
@@ -49,13 +48,13 @@ pub struct Damaged {
 pub(crate) fn recover(
     volumes: &Volumes,
     index: &Index,
-    rules: Rules,
+    config: &Config,
     is_read_only: bool,
 ) -> Result<(Log, Written, Recovery), PebblesError> {
     let mut report = Recovery::default();
     find_volumes(volumes, is_read_only, &mut report)?;
     if !is_read_only {
-        volumes.all().iter().for_each(|volume| mend_head(volume));
+        volumes.all().iter().for_each(|volume| mend_heads(volume));
     }
     let found = checkpoint::newest(volumes.medium());
     let (mut position, mut written) = (Position::default(), Written::default());
@@ -76,7 +75,8 @@ pub(crate) fn recover(
     report.loaded = index.size().objects;
     let mut replay = Replay {
         index,
-        rules,
+        config,
+        is_read_only,
         report,
         next_sequence: position.next_sequence,
         replayed_bytes: 0,
@@ -100,7 +100,8 @@ pub(crate) fn recover(
 
 struct Replay<'a> {
     index: &'a Index,
-    rules: Rules,
+    config: &'a Config,
+    is_read_only: bool,
     report: Recovery,
     next_sequence: u64,
     replayed_bytes: u64,
@@ -111,7 +112,7 @@ struct Replay<'a> {
 impl Replay<'_> {
     fn run(&mut self, volumes: &Volumes, position: &Position) -> Result<(), PebblesError> {
         let error = |source| PebblesError::of_io("read volume", source);
-        let mut scanners = Vec::new();
+        let (mut scanners, now) = (Vec::new(), (self.config.now)());
         let mut heap = BinaryHeap::new();
         for volume in volumes.all() {
             let mut known = position.volumes.iter();
@@ -126,11 +127,11 @@ impl Replay<'_> {
                 };
                 self.saw(position.next_sequence, class, &volume);
             }
-            let mut scanner = Scanner::new(volume, from);
+            let mut scanner = Scanner::new(volume, from, self.config.read_errors.clone(), now);
             if let Some(sequence) = scanner.peek().map_err(error)? {
                 heap.push(Reverse((sequence, scanners.len())));
-                scanners.push(scanner);
             }
+            scanners.push(scanner);
         }
         while let Some(Reverse((_, number))) = heap.pop() {
             let scanner = &mut scanners[number];
@@ -147,7 +148,11 @@ impl Replay<'_> {
                 heap.push(Reverse((sequence, number)));
             }
         }
-        Ok(())
+        let unsure = scanners.iter().find(|scanner| scanner.is_unsure());
+        match unsure.filter(|_| !self.is_read_only) {
+            Some(scanner) => Err(PebblesError::unread("read volume", scanner.volume.slot)),
+            None => Ok(()),
+        }
     }
 
     fn saw(&mut self, sequence: u64, class: Class, volume: &Arc<Volume>) {
@@ -191,7 +196,7 @@ impl Replay<'_> {
             return self.end(header);
         };
         self.forget_damaged(header);
-        let rules = self.rules;
+        let rules = self.config.rules;
         self.index.update(header.partition, header.hash, |entries| {
             rules.apply(entries, entry)
         });
@@ -209,7 +214,7 @@ impl Replay<'_> {
             return self.end(header);
         };
         self.forget_damaged(header);
-        let rules = self.rules;
+        let rules = self.config.rules;
         self.index.update(header.partition, header.hash, |entries| {
             rules.apply(entries, entry)
         });
@@ -246,7 +251,7 @@ impl Replay<'_> {
     }
 
     fn end(&mut self, header: &RecordHeader) {
-        let rules = self.rules;
+        let rules = self.config.rules;
         self.index.update(header.partition, header.hash, |entries| {
             rules.remove(entries, header.timestamp, fragment_of(header))
         });

@@ -9,7 +9,10 @@ use cairn_pebbles::medium::{Medium, MediumFile, Space};
 use cairn_types::{ObjectHash, SplitMix};
 use parking_lot::Mutex;
 
+mod faults;
+
 const SECTOR: usize = 512;
+const EIO: i32 = 5;
 
 #[derive(Default)]
 struct File {
@@ -26,11 +29,22 @@ struct Extent {
     hashes: BTreeSet<ObjectHash>,
 }
 
+/// Sectors that the disk does not give until they are written anew.
+struct Bad {
+    file: usize,
+    offset: u64,
+    len: u64,
+    /// The second in which it gives them again; `None`: never.
+    until: Option<u64>,
+}
+
 /// A fault of the next durable write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// An error, with any sectors written.
     Fails,
+    /// Success, and nothing written, of a volume's head. Its copy makes up for that.
+    LostHead,
     /// Success, and nothing written.
     Lost,
     /// Success, and written elsewhere.
@@ -51,6 +65,9 @@ struct Inner {
     countdown: Option<u64>,
     is_off: bool,
     fault: Option<Fault>,
+    bad: Vec<Bad>,
+    /// Batches that had bad sectors: file, offset and length. What cannot be read twice is damaged.
+    was_bad: Vec<(usize, u64, u64)>,
     capacity: u64,
     /// Objects whose records were hit by a fault.
     hit: BTreeSet<ObjectHash>,
@@ -117,6 +134,30 @@ impl Inner {
         self.note(file, at as u64, bytes);
     }
 
+    /// A write gives sectors to read again.
+    fn mend(&mut self, file: usize, at: usize, len: usize) {
+        let (at, end) = (at as u64, (at + len) as u64);
+        self.bad
+            .retain(|bad| bad.file != file || bad.offset + bad.len <= at || end <= bad.offset);
+    }
+
+    fn read(&self, file: usize, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        if self.is_off {
+            return Err(off());
+        }
+        let end = offset + into.len() as u64;
+        let is_hit =
+            |bad: &Bad| bad.file == file && bad.offset < end && offset < bad.offset + bad.len;
+        if self.bad.iter().any(is_hit) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        let bytes = &self.files[file].now;
+        let from = (offset as usize).min(bytes.len());
+        let count = into.len().min(bytes.len() - from);
+        into[..count].copy_from_slice(&bytes[from..from + count]);
+        Ok(count)
+    }
+
     fn hashes_at(&self, file: usize, offset: u64, len: u64) -> BTreeSet<ObjectHash> {
         let mut hit = BTreeSet::new();
         for extent in self.extents.iter().filter(|e| e.file == file) {
@@ -125,6 +166,18 @@ impl Inner {
             }
         }
         hit
+    }
+
+    /// File, offset and length of a batch of a volume that is there.
+    fn any_batch(&mut self) -> Option<(usize, u64, u64)> {
+        let names: Vec<usize> = self.names.values().copied().collect();
+        let of_volumes = |e: &&Extent| names.contains(&e.file) && !e.hashes.is_empty();
+        let extents = self.extents.iter().filter(of_volumes);
+        let extents: Vec<_> = extents.map(|e| (e.file, e.offset, e.len)).collect();
+        match extents.is_empty() {
+            true => None,
+            false => Some(extents[self.below(extents.len() as u64) as usize]),
+        }
     }
 
     fn note(&mut self, file: usize, offset: u64, bytes: &[u8]) {
@@ -170,6 +223,8 @@ impl SimDisk {
             countdown: None,
             is_off: false,
             fault: None,
+            bad: Vec::new(),
+            was_bad: Vec::new(),
             capacity,
             hit: BTreeSet::new(),
         })))
@@ -240,60 +295,6 @@ impl SimDisk {
         self.0.lock().fault == Some(Fault::Fails)
     }
 
-    /// Rots some bytes of a volume's head: its copy makes up for that.
-    pub(crate) fn rot_head(&self) {
-        let mut inner = self.0.lock();
-        let named = inner.names.iter();
-        let volumes = named.filter(|(name, _)| name.starts_with("volume"));
-        let volumes: Vec<usize> = volumes.map(|(_, file)| *file).collect();
-        if volumes.is_empty() {
-            return;
-        }
-        let file = volumes[inner.below(volumes.len() as u64) as usize];
-        let (from, flip) = (inner.below(64) as usize, 1 + inner.below(255) as u8);
-        let to = from + 1 + inner.below(20) as usize;
-        let file = &mut inner.files[file];
-        for bytes in [&mut file.now, &mut file.durable] {
-            let bytes = bytes.get_mut(from..to).unwrap_or_default();
-            bytes.iter_mut().for_each(|byte| *byte ^= flip);
-        }
-    }
-
-    /// Rots some bytes of a batch somewhere.
-    pub(crate) fn rot(&self) {
-        let mut inner = self.0.lock();
-        let names: Vec<usize> = inner.names.values().copied().collect();
-        let of_volumes = |e: &&Extent| names.contains(&e.file) && !e.hashes.is_empty();
-        let extents: Vec<_> = inner.extents.iter().filter(of_volumes).collect();
-        if extents.is_empty() {
-            return;
-        }
-        let (file, offset, len) = {
-            let count = extents.len() as u64;
-            let picked: Vec<_> = extents.iter().map(|e| (e.file, e.offset, e.len)).collect();
-            picked[inner.below(count) as usize]
-        };
-        let at = (offset + inner.below(len)) as usize;
-        let many = 1 + inner.below(600) as usize;
-        let end = (at + many).min((offset + len) as usize);
-        let hit = inner.hashes_at(file, offset, len);
-        inner.hit.extend(hit);
-        for byte in at..end {
-            let flip = 1 + inner.below(255) as u8;
-            for bytes in [true, false] {
-                let file = &mut inner.files[file];
-                let bytes = if bytes {
-                    &mut file.now
-                } else {
-                    &mut file.durable
-                };
-                if let Some(byte) = bytes.get_mut(byte) {
-                    *byte ^= flip;
-                }
-            }
-        }
-    }
-
     fn handle(&self, file: usize) -> Arc<dyn MediumFile> {
         Arc::new(Handle {
             disk: self.clone(),
@@ -344,6 +345,13 @@ impl Medium for SimDisk {
         Ok(self.handle(file))
     }
 
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        if self.0.lock().names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.create(name, 0)
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut inner = self.0.lock();
         let is_cut = inner.call()?;
@@ -372,6 +380,20 @@ impl Medium for SimDisk {
         Ok(())
     }
 
+    fn sync_files(&self) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        if inner.call()? {
+            return Err(off());
+        }
+        for file in &mut inner.files {
+            file.pending.clear();
+            file.durable = file.now.clone();
+        }
+        inner.renamed.clear();
+        inner.durable_names = inner.names.clone();
+        Ok(())
+    }
+
     fn space(&self) -> io::Result<Space> {
         let inner = self.0.lock();
         let used: u64 = inner
@@ -392,15 +414,7 @@ impl MediumFile for Handle {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let inner = self.disk.0.lock();
-        if inner.is_off {
-            return Err(off());
-        }
-        let bytes = &inner.files[self.file].now;
-        let from = (offset as usize).min(bytes.len());
-        let count = into.len().min(bytes.len() - from);
-        into[..count].copy_from_slice(&bytes[from..from + count]);
-        Ok(count)
+        self.disk.0.lock().read(self.file, offset, into)
     }
 
     fn read_cached(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
@@ -412,6 +426,7 @@ impl MediumFile for Handle {
         let mut inner = self.disk.0.lock();
         let is_cut = inner.call()?;
         let (file, at) = (self.file, offset as usize);
+        inner.mend(file, at, blocks.len());
         if is_cut {
             inner.tear(file, at, blocks);
             // All of it may be there.
@@ -419,10 +434,13 @@ impl MediumFile for Handle {
             return Err(off());
         }
         let is_batch = BatchHeader::parse(blocks, offset).is_ok();
-        match inner
-            .fault
-            .take_if(|fault| is_batch || *fault == Fault::Fails)
-        {
+        let is_head = offset == 0 && VolumeHeader::parse(blocks, 0).is_ok();
+        let is_its = |fault: &mut Fault| match fault {
+            Fault::Fails => true,
+            Fault::LostHead => is_head,
+            Fault::Lost | Fault::Misdirected => is_batch,
+        };
+        match inner.fault.take_if(is_its) {
             None => {
                 inner.write_through(file, at, blocks);
                 Ok(())
@@ -433,6 +451,10 @@ impl MediumFile for Handle {
                 let durable = inner.files[file].durable.clone();
                 inner.files[file].now = durable;
                 Err(io::Error::other("a write that fails"))
+            }
+            Some(Fault::LostHead) => {
+                inner.note(file, offset, blocks);
+                Ok(())
             }
             Some(Fault::Lost) => {
                 inner.hit.extend(hashes_of(blocks, offset));
@@ -470,6 +492,7 @@ impl MediumFile for Handle {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut inner = self.disk.0.lock();
         let is_cut = inner.call()?;
+        inner.mend(self.file, offset as usize, bytes.len());
         let file = &mut inner.files[self.file];
         Inner::put(&mut file.now, offset as usize, bytes);
         file.pending.push((offset as usize, bytes.to_vec()));

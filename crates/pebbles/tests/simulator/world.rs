@@ -1,6 +1,6 @@
 //! One seed: writes, background work, faults and power cuts on a store, and what must hold.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,9 +9,10 @@ use bytes::Bytes;
 use cairn_pebbles::format::{Class, Kind, NewRecord};
 use cairn_pebbles::object::{Entry, EntryKind, Rules};
 use cairn_pebbles::{
-    Change, Config, Expected, Outcome, PebblesError, ReadError, Recovery, Store, Upkeep,
+    Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
 };
 use cairn_types::{ObjectHash, SplitMix, Timestamp};
+use parking_lot::Mutex;
 
 use crate::disk::{Fault, SimDisk};
 use crate::model::{Key, Model, Write, nowhere};
@@ -26,7 +27,13 @@ pub(crate) struct World {
     clock: Arc<AtomicU64>,
     keys: Vec<Key>,
     volume_bytes: u64,
+    read_errors: Arc<ReadErrors>,
     has_faults: bool,
+    /// Some bodies are longer than what a batch takes together.
+    has_large: bool,
+    /// Numbers of large bodies, and whose each is; and those that no record names any more.
+    numbers: BTreeMap<u64, (Key, Timestamp)>,
+    gone: Arc<Mutex<BTreeSet<u64>>>,
     is_verbose: bool,
 }
 
@@ -57,7 +64,11 @@ impl World {
             clock: Arc::new(AtomicU64::new(1_000_000)),
             keys,
             volume_bytes,
+            read_errors: Arc::default(),
             has_faults: dice.number().is_multiple_of(3),
+            has_large: dice.number().is_multiple_of(4),
+            numbers: BTreeMap::new(),
+            gone: Arc::default(),
             is_verbose,
             dice,
         }
@@ -79,7 +90,7 @@ impl World {
 
     fn config(&mut self) -> Config {
         let clock = self.clock.clone();
-        let epochs = parking_lot::Mutex::new(SplitMix::new(self.dice.number()));
+        let epochs = Mutex::new(SplitMix::new(self.dice.number()));
         Config {
             rules: self.model.rules,
             volume_bytes: self.volume_bytes,
@@ -88,9 +99,26 @@ impl World {
             entropy: Box::new(move || epochs.lock().number()),
             checkpoint_bytes: 1 << 20,
             compact_below: 0.7,
-            external_gone: Box::new(|_, _| {}),
+            external_gone: {
+                let gone = self.gone.clone();
+                Box::new(move |number, _| _ = gone.lock().insert(number))
+            },
+            read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
         }
+    }
+
+    fn content_of(&self, key: Key, entry: &Entry, part: u64) -> Bytes {
+        let large = match self.has_large {
+            true => self.volume_bytes / 4,
+            false => 0,
+        };
+        content_of(key, entry, part, large)
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        let before = self.clock.fetch_add(seconds, Ordering::Relaxed);
+        self.disk.give_sectors(before + seconds);
     }
 
     /// Opens the store, through as many power cuts as come.
@@ -112,6 +140,15 @@ impl World {
                     break;
                 }
                 Err(error) if self.disk.is_off() => self.say(|| format!("open: {error}")),
+                // It is tried again, and in the end the disk gives all that it has.
+                Err(error) if self.disk.has_bad_sectors() => {
+                    self.say(|| format!("open: {error}"));
+                    if attempt > 8 {
+                        self.disk.give_all_sectors();
+                    }
+                    let seconds = 1 + self.below(6);
+                    self.pass(seconds);
+                }
                 Err(error) => return Err(format!("the store does not open: {error}")),
             }
         }
@@ -131,7 +168,7 @@ impl World {
         let steps = 60 + self.below(140);
         for _ in 0..steps {
             let seconds = 1 + self.below(3);
-            self.clock.fetch_add(seconds, Ordering::Relaxed);
+            self.pass(seconds);
             if self.below(9) == 0 {
                 let calls = self.below(12);
                 self.disk.cut_power_in(calls);
@@ -167,7 +204,7 @@ impl World {
         self.say(|| "without checkpoints".to_owned());
         self.disk.remove_checkpoints();
         self.reopen()?;
-        self.clock.fetch_add(2 * RECLAIM_SECS, Ordering::Relaxed);
+        self.pass(2 * RECLAIM_SECS);
         for _ in 0..60 {
             self.upkeep(2)?;
         }
@@ -181,7 +218,7 @@ impl World {
             return Ok(());
         };
         let store = store.clone();
-        let may_fail = self.disk.is_failing();
+        let may_fail = self.disk.is_failing() || self.disk.has_bad_sectors();
         let done = match task {
             0 => upkeep.prepare(),
             1 => upkeep.checkpoint(),
@@ -210,13 +247,21 @@ impl World {
     }
 
     fn fault(&mut self) -> Checked {
-        if self.below(3) == 0 {
-            self.disk.fault(Fault::Fails);
+        match self.below(6) {
+            0 | 1 => self.disk.fault(Fault::Fails),
+            2 => self.disk.fault(Fault::LostHead),
+            // For a shorter time than it takes to be damage.
+            3 => {
+                let until = self.now().secs() + 1 + self.below(8);
+                self.disk.lose_sectors(Some(until));
+            }
+            _ => {}
         }
         if !self.has_faults {
             return Ok(());
         }
-        match self.below(4) {
+        match self.below(5) {
+            4 => self.disk.lose_sectors(None),
             3 => self.disk.rot_head(),
             0 => self.disk.rot(),
             1 => self.disk.fault(Fault::Lost),
@@ -252,6 +297,11 @@ impl World {
         let fragment = (is_coded && is_data).then(|| self.below(3) as u16);
         let is_durable = fragment.is_some() && self.below(2) == 0;
         let content_type = (kind == Kind::Meta && self.below(2) == 0).then_some(timestamp);
+        let external = (is_data && !is_coded && self.below(6) == 0).then(|| {
+            let number = 1 + self.numbers.len() as u64;
+            self.numbers.insert(number, (key, timestamp));
+            number
+        });
         let entry = Entry {
             kind: match (kind, fragment) {
                 (Kind::Data, None) => EntryKind::Data,
@@ -262,7 +312,7 @@ impl World {
             },
             timestamp,
             content_type,
-            external: None,
+            external,
             place: nowhere(),
         };
         let record = NewRecord {
@@ -272,11 +322,11 @@ impl World {
             timestamp,
             fragment,
             is_durable,
-            is_external: false,
+            is_external: external.is_some(),
             name: name_of(key),
-            metadata: content_of(key, &entry, 1),
+            metadata: self.content_of(key, &entry, 1),
             body: match kind {
-                Kind::Data => content_of(key, &entry, 2),
+                Kind::Data => self.content_of(key, &entry, 2),
                 Kind::Durable => Bytes::new(),
                 _ => {
                     let ticks = content_type.map_or(0, Timestamp::ticks);
@@ -397,10 +447,10 @@ impl World {
             Ok(stored) => {
                 let is_data = entry.is_content();
                 let is_right = stored.name == name_of(key)
-                    && stored.metadata == content_of(key, &entry, 1)
-                    && (!is_data || stored.body == content_of(key, &entry, 2));
+                    && stored.metadata == self.content_of(key, &entry, 1)
+                    && (!is_data || stored.body == self.content_of(key, &entry, 2));
                 match is_right {
-                    true => Ok(()),
+                    true => self.check_external(key, &entry),
                     false => Err(format!("{entry:?} reads as {:?}", stored.header)),
                 }
             }
@@ -410,11 +460,26 @@ impl World {
                 Ok(())
             }
             Err(ReadError::Gone) if self.is_hit(key) => Ok(()),
+            Err(ReadError::Unreadable(_)) if self.is_hit(key) || self.disk.has_passing_errors() => {
+                Ok(())
+            }
             Err(_) if self.disk.is_off() => Ok(()),
             Err(error) => {
                 let hash = hash.hex();
                 Err(format!("{hash}: {entry:?} cannot be read: {error}"))
             }
+        }
+    }
+
+    /// A large body that an entry names is its own, and is there still.
+    fn check_external(&self, key: Key, entry: &Entry) -> Checked {
+        let Some(number) = entry.external else {
+            return Ok(());
+        };
+        let is_its = self.numbers.get(&number) == Some(&(key, entry.timestamp));
+        match is_its && !self.gone.lock().contains(&number) || self.is_hit(key) {
+            true => Ok(()),
+            false => Err(format!("{entry:?} names a body that went, or is another's")),
         }
     }
 
@@ -426,19 +491,29 @@ impl World {
     }
 }
 
-/// Whether a volume is rightly left for later: there is no room, its objects are being written, or
-/// what has to stay together is too large for volumes as small as these.
+/// Whether a volume is rightly left for later: there is no room, its objects are being written, what
+/// has to stay together is too large for volumes as small as these, or the disk may yet give it.
 fn may_wait(error: &PebblesError) -> bool {
-    use PebblesError::{Busy, NoSpace, TooLarge};
-    matches!(error, NoSpace | Busy | TooLarge)
+    use PebblesError::{Busy, Io, NoSpace, TooLarge};
+    match error {
+        NoSpace | Busy | TooLarge => true,
+        Io { source, .. } => source.to_string().contains("cannot be read"),
+        _ => false,
+    }
 }
 
 fn name_of(key: Key) -> Bytes {
     Bytes::from(format!("/a/c/{}", key.1.hex()))
 }
 
-/// Bytes that follow from which record it is.
-fn content_of(key: Key, entry: &Entry, part: u64) -> Bytes {
+/// Bytes that follow from which record it is. `large`: bytes of a body that a batch does not take beside
+/// another; 0: none.
+fn content_of(key: Key, entry: &Entry, part: u64, large: u64) -> Bytes {
+    if part == 2
+        && let Some(number) = entry.external
+    {
+        return Bytes::copy_from_slice(&number.to_le_bytes());
+    }
     let fragment = entry.fragment().map_or(0, u64::from);
     let kind = match entry.kind {
         EntryKind::Data | EntryKind::Fragment { .. } => 1,
@@ -451,6 +526,7 @@ fn content_of(key: Key, entry: &Entry, part: u64) -> Bytes {
     let len = match (part, dice.number() % 8) {
         (1, n) => 10 * n,
         (_, 0) => 0,
+        (2, 2) if large > 0 => large + dice.number() % (large / 3),
         (_, 1) => 8000 + dice.number() % 4000,
         (_, _) => dice.number() % 3000,
     };

@@ -1,7 +1,11 @@
 //! A store in a folder: what it does with damage, with errors, and with a full device.
 #![allow(clippy::unwrap_used)]
 
+mod heads;
 mod medium;
+mod quarantine;
+mod room;
+mod unreadable;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,14 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_pebbles::format::{Class, Kind, NewRecord};
+use cairn_pebbles::format::{Class, Kind, NewRecord, VolumeHeader};
 use cairn_pebbles::medium::Folder;
 use cairn_pebbles::object::{Entry, Rules};
 use cairn_pebbles::{
-    Change, Config, Expected, Outcome, PebblesError, ReadError, Recovery, Store, Upkeep,
+    Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
 };
 use cairn_types::{ObjectHash, SplitMix, Timestamp};
-use medium::{Fault, Faults, Faulty};
+use medium::{Calls, Fault, Faults, Faulty};
 
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
@@ -28,6 +32,9 @@ struct Setup {
     root: tempfile::TempDir,
     clock: Arc<AtomicU64>,
     faults: Faults,
+    read_errors: Arc<ReadErrors>,
+    calls: Arc<Calls>,
+    free: Arc<AtomicU64>,
     volume_bytes: u64,
     checkpoint_bytes: u64,
 }
@@ -99,6 +106,9 @@ impl Setup {
             root: tempfile::tempdir().unwrap(),
             clock: Arc::new(AtomicU64::new(1_000_000)),
             faults: Faults::default(),
+            read_errors: Arc::default(),
+            calls: Arc::default(),
+            free: Arc::new(AtomicU64::new(1 << 39)),
             volume_bytes: 256 << 10,
             checkpoint_bytes: 1 << 40,
         }
@@ -120,17 +130,36 @@ impl Setup {
             checkpoint_bytes: self.checkpoint_bytes,
             compact_below: 0.5,
             external_gone: Box::new(|_, _| {}),
+            read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
         };
         let medium = Faulty {
             folder: Folder::open(&self.path(""), true).unwrap(),
             faults: self.faults.clone(),
+            calls: self.calls.clone(),
+            free: self.free.clone(),
         };
         Store::open(Arc::new(medium), config)
     }
 
     fn open(&self) -> Arc<Store> {
         self.try_open().unwrap().0
+    }
+
+    fn wait(&self, seconds: u64) {
+        self.clock.fetch_add(seconds, Ordering::Relaxed);
+    }
+
+    /// A sector of an object's record that the disk does not give.
+    fn lose_sector_of(&self, store: &Store, number: u64) {
+        let (name, at) = self.volume_of(store, number);
+        let from = (at / BLOCK * BLOCK) as u64;
+        self.faults.lock().push(Fault::Read {
+            name,
+            from,
+            to: from + 512,
+            errno: EIO,
+        });
     }
 
     /// The file of the volume that has an object.
@@ -175,112 +204,6 @@ fn compact(upkeep: &mut Upkeep) {
 
 fn checkpoint(upkeep: &mut Upkeep) {
     while upkeep.checkpoint().unwrap() {}
-}
-
-#[test]
-fn a_later_format_refuses_the_device() {
-    let setup = Setup::new();
-    let store = setup.open();
-    put(&store, 1, 10, 100);
-    let (name, _) = setup.volume_of(&store, 1);
-    drop(store);
-    setup.change(&name, |bytes| {
-        bytes[8] = 2;
-        let mut crc = crc32fast::Hasher::new();
-        crc.update(&bytes[24..32]);
-        crc.update(&0u64.to_le_bytes());
-        crc.update(&bytes[..60]);
-        bytes[60..64].copy_from_slice(&crc.finalize().to_le_bytes());
-        // Its batches may look otherwise too.
-        bytes[BLOCK..2 * BLOCK].fill(7);
-    });
-    let before = std::fs::read(setup.path(&name)).unwrap();
-    let error = setup.try_open().err().unwrap().to_string();
-    assert!(
-        error.contains(&name) && error.contains("version 2") && error.contains("release"),
-        "{error}"
-    );
-    assert_eq!(std::fs::read(setup.path(&name)).unwrap(), before);
-}
-
-#[test]
-fn a_damaged_head_is_taken_from_elsewhere() {
-    // The version alone; the header; and the first batch with it.
-    for (from, to) in [(8, 9), (0, 64), (0, 2 * BLOCK)] {
-        let setup = Setup::new();
-        let store = setup.open();
-        for number in 0..5 {
-            put(&store, number, 10, 100);
-        }
-        let (name, _) = setup.volume_of(&store, 4);
-        drop(store);
-        setup.change(&name, |bytes| {
-            for byte in &mut bytes[from..to] {
-                *byte ^= 0x5a;
-            }
-        });
-        for _ in 0..2 {
-            let store = setup.open();
-            for number in 1..5 {
-                assert!(has(&store, number, 10, 100), "{number} after {from}..{to}");
-            }
-        }
-        let store = setup.open();
-        put(&store, 9, 10, 100);
-        drop(store);
-        assert!(has(&setup.open(), 9, 10, 100));
-    }
-}
-
-/// A volume that nothing was written to, or that was used anew a moment ago, is known by the copy of
-/// its head: what is left in it of an earlier use counts no longer.
-#[test]
-fn an_earlier_use_does_not_come_back_with_a_damaged_head() {
-    let setup = Setup::new();
-    let store = setup.open();
-    for number in 0..200 {
-        put(&store, number, 10, 1000);
-    }
-    let (name, _) = setup.volume_of(&store, 1);
-    for number in 0..200 {
-        delete(&store, number, 20);
-    }
-    setup.clock.fetch_add(100_000, Ordering::Relaxed);
-    let mut upkeep = Upkeep::new(store.clone());
-    compact(&mut upkeep);
-    for number in 300..340 {
-        put(&store, number, 10, 4000);
-    }
-    compact(&mut upkeep);
-    drop((upkeep, store));
-    if setup.path(&name).exists() {
-        setup.change(&name, |bytes| bytes[..64].fill(0x5a));
-    }
-    let store = setup.open();
-    for number in 0..200 {
-        let content = entry(&store, number).filter(Entry::is_content);
-        assert!(content.is_none(), "{number} is back");
-    }
-}
-
-#[test]
-fn a_volume_that_cannot_be_read_is_kept() {
-    let setup = Setup::new();
-    let store = setup.open();
-    put(&store, 1, 10, 100);
-    let (name, _) = setup.volume_of(&store, 1);
-    drop(store);
-    let noise = vec![0x5a; 256 << 10];
-    setup.change(&name, |bytes| *bytes = noise.clone());
-    for _ in 0..2 {
-        let store = setup.open();
-        assert!(entry(&store, 1).is_none());
-        drop(store);
-        assert!(setup.files("").contains(&noise), "it was removed");
-    }
-    let store = setup.open();
-    put(&store, 1, 10, 100);
-    assert!(has(&store, 1, 10, 100));
 }
 
 #[test]
@@ -393,32 +316,6 @@ fn a_volume_that_cannot_be_compacted_holds_up_no_other() {
     assert_eq!(dead, [slot]);
 }
 
-#[test]
-fn a_checkpoint_without_room_holds_up_no_compaction() {
-    let mut setup = Setup::new();
-    setup.checkpoint_bytes = 0;
-    let store = setup.open();
-    fill(&store, 0..130, 10);
-    fill(&store, 0..130, 11);
-    setup.faults.lock().push(Fault::Write {
-        prefix: "checkpoint".to_owned(),
-        errno: ENOSPC,
-    });
-    let mut upkeep = Upkeep::new(store.clone());
-    for _ in 0..300 {
-        let _ = upkeep.step();
-    }
-    assert!(store.sealed().iter().all(|v| v.live() > 0));
-    assert_eq!(
-        setup
-            .files("checkpoint")
-            .iter()
-            .map(Vec::len)
-            .sum::<usize>(),
-        0
-    );
-}
-
 /// Tombstones in volumes that are full, and nothing that they could hold back.
 fn expired_tombstones(setup: &Setup) -> Arc<Store> {
     let store = setup.open();
@@ -461,120 +358,4 @@ fn a_tombstone_that_goes_swallows_no_write() {
         }
     }
     panic!("the tombstone did not go");
-}
-
-#[test]
-fn a_sector_that_cannot_be_read_is_damage() {
-    let setup = Setup::new();
-    let store = setup.open();
-    for number in 0..5 {
-        put(&store, number, 10, 3000);
-    }
-    let (name, at) = setup.volume_of(&store, 2);
-    let from = (at / BLOCK * BLOCK) as u64;
-    setup.faults.lock().push(Fault::Read {
-        name,
-        from,
-        to: from + 512,
-        errno: EIO,
-    });
-    let place = entry(&store, 2).unwrap().place;
-    let read = store.read(PARTITION, hash(2), place);
-    assert!(matches!(read, Err(ReadError::Damaged(_))), "{read:?}");
-    drop(store);
-    let store = setup.open();
-    for number in [0, 1, 3, 4] {
-        assert!(has(&store, number, 10, 3000), "{number}");
-    }
-    assert!(entry(&store, 2).is_none());
-}
-
-/// A last batch that the disk does not give looks like a torn one, which an opening would overwrite.
-#[test]
-fn a_last_batch_that_cannot_be_read_is_not_taken_for_a_torn_one() {
-    for behind_header in [0, BLOCK] {
-        let setup = Setup::new();
-        let store = setup.open();
-        for number in 0..5 {
-            put(&store, number, 10, 9000);
-        }
-        let (name, at) = setup.volume_of(&store, 4);
-        drop(store);
-        let from = (at / BLOCK * BLOCK + behind_header) as u64;
-        setup.faults.lock().push(Fault::Read {
-            name,
-            from,
-            to: from + 512,
-            errno: EIO,
-        });
-        let opened = setup.try_open();
-        assert!(opened.is_err(), "{:?}", opened.map(|(_, report)| report));
-        // The disk gives it the next time.
-        setup.faults.lock().clear();
-        let store = setup.open();
-        for number in 0..5 {
-            assert!(has(&store, number, 10, 9000), "{number}");
-        }
-    }
-}
-
-/// The quarantine's own write may be on disk although it failed.
-#[test]
-fn bytes_are_kept_where_nobody_knows_whether_they_were_quarantined() {
-    let setup = Setup::new();
-    let store = setup.open();
-    put(&store, 1, 10, 3000);
-    let place = entry(&store, 1).unwrap().place;
-    setup.faults.lock().push(Fault::Write {
-        prefix: "volume".into(),
-        errno: EIO,
-    });
-    store
-        .quarantine(PARTITION, hash(1), place, "test")
-        .unwrap_err();
-    assert_eq!(setup.files("quarantined").len(), 1);
-}
-
-/// Unreadable records are not moved by compaction, and all others are.
-#[test]
-fn compaction_goes_past_a_sector_that_cannot_be_read() {
-    let setup = Setup::new();
-    let store = setup.open();
-    for number in 0..200 {
-        put(&store, number, 10, 100);
-    }
-    let (name, at) = setup.volume_of(&store, 2);
-    let slot = entry(&store, 2).unwrap().place.slot;
-    let from = (at / BLOCK * BLOCK) as u64;
-    setup.faults.lock().push(Fault::Read {
-        name,
-        from,
-        to: from + 512,
-        errno: EIO,
-    });
-    let mut upkeep = Upkeep::new(store.clone());
-    compact(&mut upkeep);
-    for number in (0..200).filter(|number| *number != 2) {
-        assert!(has(&store, number, 10, 100), "{number}");
-    }
-    assert!(entry(&store, 2).is_none());
-    let epoch_left = store.sealed().iter().any(|v| v.slot == slot && v.id < 3);
-    assert!(!epoch_left, "its volume is as it was");
-}
-
-#[test]
-fn quarantine_keeps_the_bytes() {
-    let setup = Setup::new();
-    let store = setup.open();
-    put(&store, 1, 10, 1000);
-    let (name, at) = setup.volume_of(&store, 1);
-    setup.change(&name, |bytes| bytes[at + 900] ^= 1);
-    let place = entry(&store, 1).unwrap().place;
-    let ended = store.quarantine(PARTITION, hash(1), place, "test");
-    assert_eq!(ended.unwrap(), Outcome::Written);
-    assert!(entry(&store, 1).is_none());
-    let kept = setup.files("quarantined");
-    assert_eq!(kept.len(), 1);
-    let sound = &body(1, 10, 1000)[..600];
-    assert!(kept[0].windows(600).any(|window| window == sound));
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_pebbles::medium::{Folder, Medium, MediumFile, Space};
 use parking_lot::Mutex;
@@ -19,19 +20,42 @@ pub(crate) enum Fault {
         prefix: String,
         errno: i32,
     },
+    /// Writes of files with a prefix are taken, and cannot be made durable.
+    Sync {
+        prefix: String,
+        errno: i32,
+    },
+    /// Files cannot be made.
+    Create {
+        errno: i32,
+    },
+    /// No bytes are free.
+    Full,
 }
 
 pub(crate) type Faults = Arc<Mutex<Vec<Fault>>>;
 
+/// Numbers of calls.
+#[derive(Default)]
+pub(crate) struct Calls {
+    pub(crate) creates: AtomicU64,
+    pub(crate) lists: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+}
+
 pub(crate) struct Faulty {
     pub(crate) folder: Folder,
     pub(crate) faults: Faults,
+    pub(crate) calls: Arc<Calls>,
+    /// Bytes that are free, where nothing says otherwise.
+    pub(crate) free: Arc<AtomicU64>,
 }
 
 struct File {
     file: Arc<dyn MediumFile>,
     name: String,
     faults: Faults,
+    calls: Arc<Calls>,
 }
 
 impl Faulty {
@@ -40,12 +64,14 @@ impl Faulty {
             file,
             name: name.to_owned(),
             faults: self.faults.clone(),
+            calls: self.calls.clone(),
         })
     }
 }
 
 impl Medium for Faulty {
     fn list(&self) -> io::Result<Vec<String>> {
+        self.calls.lists.fetch_add(1, Ordering::Relaxed);
         self.folder.list()
     }
 
@@ -54,7 +80,17 @@ impl Medium for Faulty {
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<Arc<dyn MediumFile>> {
+        self.calls.creates.fetch_add(1, Ordering::Relaxed);
+        for fault in self.faults.lock().iter() {
+            if let Fault::Create { errno } = fault {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
         Ok(self.file(name, self.folder.create(name, size)?))
+    }
+
+    fn create_new(&self, name: &str) -> io::Result<Arc<dyn MediumFile>> {
+        Ok(self.file(name, self.folder.create_new(name)?))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -66,11 +102,27 @@ impl Medium for Faulty {
     }
 
     fn sync_dir(&self) -> io::Result<()> {
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
         self.folder.sync_dir()
     }
 
+    fn sync_files(&self) -> io::Result<()> {
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
+        self.folder.sync_files()
+    }
+
     fn space(&self) -> io::Result<Space> {
-        self.folder.space()
+        let is_full = |fault: &Fault| matches!(fault, Fault::Full);
+        match self.faults.lock().iter().any(is_full) {
+            true => Ok(Space {
+                free: 0,
+                total: 1 << 40,
+            }),
+            false => Ok(Space {
+                free: self.free.load(Ordering::Relaxed),
+                total: 1 << 40,
+            }),
+        }
     }
 }
 
@@ -91,6 +143,17 @@ impl File {
             }
         }
         Ok(())
+    }
+
+    fn sync_fails(&self) -> io::Result<()> {
+        for fault in self.faults.lock().iter() {
+            if let Fault::Sync { prefix, errno } = fault
+                && self.name.starts_with(prefix)
+            {
+                return Err(io::Error::from_raw_os_error(*errno));
+            }
+        }
+        self.write_fails()
     }
 
     fn write_fails(&self) -> io::Result<()> {
@@ -131,7 +194,8 @@ impl MediumFile for File {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.write_fails()?;
+        self.calls.syncs.fetch_add(1, Ordering::Relaxed);
+        self.sync_fails()?;
         self.file.sync()
     }
 }
