@@ -26,6 +26,11 @@ impl CtrStream {
     pub(crate) fn apply(&mut self, bytes: &mut [u8]) {
         self.0.apply_keystream(bytes);
     }
+
+    /// Like [`CtrStream::apply`], from one slice into another of the same length.
+    pub(crate) fn apply_into(&mut self, bytes: &[u8], into: &mut [u8]) {
+        self.0.apply_keystream_b2b(bytes, into);
+    }
 }
 
 /// Encrypts or decrypts data in one piece.

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv, WrappedKey, ctr_iv};
 use cairn_http::{Body, Handler, Response, own_thread, respond};
+use cairn_types::blocks::{self, Block};
 use futures_util::stream;
 use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
@@ -342,14 +343,13 @@ fn plain(body: Body, stream: CtrStream) -> Body {
             Ok(chunk) => chunk,
             Err(error) => return Some((Err(error), (body, None))),
         };
-        let mut bytes = owned(chunk);
-        if bytes.len() <= INLINE_MAX_BYTES {
-            stream.apply(&mut bytes);
-            return Some((Ok(bytes.freeze()), (body, Some(stream))));
+        if chunk.len() <= INLINE_MAX_BYTES {
+            let bytes = plain_chunk(chunk, &mut stream);
+            return Some((Ok(bytes), (body, Some(stream))));
         }
         let decrypted = own_thread::blocking(move || {
-            stream.apply(&mut bytes);
-            (bytes.freeze(), stream)
+            let bytes = plain_chunk(chunk, &mut stream);
+            (bytes, stream)
         });
         match decrypted.await {
             Some((bytes, stream)) => Some((Ok(bytes), (body, Some(stream)))),
@@ -362,9 +362,56 @@ fn plain(body: Body, stream: CtrStream) -> Body {
     Body::from_stream(chunks, length)
 }
 
+/// The chunk, decrypted: in place, or into another block if it is one, which is shared.
+fn plain_chunk(chunk: Bytes, stream: &mut CtrStream) -> Bytes {
+    if chunk.len() == blocks::SIZE
+        && !chunk.is_unique()
+        && let Ok(mut block) = Block::take_to_read()
+    {
+        stream.apply_into(&chunk, block.spare());
+        block.advance(blocks::SIZE);
+        return block.into_bytes();
+    }
+    let mut bytes = owned(chunk);
+    stream.apply(&mut bytes);
+    bytes.freeze()
+}
+
 /// The chunk as mutable bytes, copied only if it is shared.
 pub(super) fn owned(chunk: Bytes) -> BytesMut {
     chunk
         .try_into_mut()
         .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::super::keys::KEY_BYTES;
+    use super::*;
+
+    /// Chunks as a device reads them: whole blocks, which are shared, and a short one.
+    #[test]
+    fn blocks_and_other_chunks_are_decrypted_alike() {
+        let content: Vec<u8> = (0..2 * blocks::SIZE as u32 + 5)
+            .map(|i| (i / 3) as u8)
+            .collect();
+        let (key, iv) = (Key::new([7; KEY_BYTES]), [9; 16]);
+        let encrypted = Bytes::from(ctr(&key, &iv, &content));
+        let mut stream = CtrStream::new(&key, &iv, 0);
+        let mut opened = Vec::new();
+        for number in 0..3 {
+            let mut rest = encrypted.slice(number * blocks::SIZE..);
+            let mut block = Block::take_to_read().unwrap();
+            block.fill_from(&mut rest);
+            let chunk = block.into_bytes();
+            let before = chunk.clone();
+            opened.extend_from_slice(&plain_chunk(chunk, &mut stream));
+            assert!(
+                before == encrypted[number * blocks::SIZE..][..before.len()],
+                "others share it"
+            );
+        }
+        assert!(opened == content);
+    }
 }
