@@ -270,10 +270,7 @@ impl AsyncRead for ReadAhead {
         }
         let rest = &this.ahead[this.next..];
         let count = rest.len().min(buf.remaining());
-        // In slices for which glibc does not use `rep movsb` (see `cairn_http::tls::Slices`).
-        for slice in rest[..count].chunks(2048) {
-            buf.put_slice(slice);
-        }
+        buf.put_slice(&rest[..count]);
         this.next += count;
         if this.next == this.ahead.len() {
             this.give_back();

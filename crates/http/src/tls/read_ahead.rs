@@ -10,8 +10,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-use super::slices::SLICE_BYTES;
-
 /// Size of four TLS records.
 const AHEAD_BYTES: usize = 64 << 10;
 
@@ -72,9 +70,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
         }
         let rest = &this.ahead[this.next..];
         let count = rest.len().min(buf.remaining());
-        for slice in rest[..count].chunks(SLICE_BYTES) {
-            buf.put_slice(slice);
-        }
+        buf.put_slice(&rest[..count]);
         this.next += count;
         Poll::Ready(Ok(()))
     }

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Length of a slice: below glibc's threshold for `rep movsb`, at least 2112 bytes
 /// (`glibc.cpu.x86_rep_movsb_threshold`).
-pub(super) const SLICE_BYTES: usize = 2048;
+const SLICE_BYTES: usize = 2048;
 /// Slices of a write: a block of a body (128 KiB), its head and what is left of the block before.
 const SLICES_MAX: usize = 80;
 
