@@ -14,8 +14,14 @@ use cairn_formats::pickle::{self, Value};
 use crate::{ContainerRow, ObjectRow};
 
 /// Tuples of a file; none for an invalid entry.
+///
+/// Zeros separate entries, too: a later entry of which a power cut left the file's size but not the
+/// bytes. They would make the entry before them, which was acknowledged, invalid. (Python's decoder
+/// ignores them.)
 pub(super) fn tuples(text: &[u8]) -> impl Iterator<Item = Option<Value>> {
-    let entries = text.split(|byte| *byte == b':').filter(|e| !e.is_empty());
+    let entries = text
+        .split(|byte| matches!(byte, b':' | 0))
+        .filter(|e| !e.is_empty());
     entries.map(|entry| pickle::loads(&STANDARD.decode(entry).ok()?).ok())
 }
 
@@ -121,7 +127,17 @@ mod tests {
         let rows: Vec<_> = tuples(text.as_bytes())
             .map(|tuple| object_row(&tuple.unwrap()).unwrap())
             .collect();
-        assert_eq!(rows, [row, gone]);
+        assert_eq!(rows, [row.clone(), gone.clone()]);
+        // An entry whose bytes are lost, or all but its end, spoils neither of those beside it.
+        for lost in ["\0".repeat(300), "\0".repeat(400) + "dGFpbA=="] {
+            let mut torn = String::new();
+            write_object_row(&row, &mut torn);
+            torn.push_str(&lost);
+            write_object_row(&gone, &mut torn);
+            let rows: Vec<_> = tuples(torn.as_bytes()).flatten().collect();
+            let rows: Vec<_> = rows.iter().filter_map(object_row).collect();
+            assert_eq!(rows, [row.clone(), gone.clone()], "{lost:?}");
+        }
         // A prefix, as left by a power cut, is not an entry.
         for end in 4..text.len() - 3 {
             let whole = tuples(&text.as_bytes()[..end]).flatten().count();
