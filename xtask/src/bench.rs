@@ -9,9 +9,11 @@ mod builds;
 mod container;
 mod disk;
 mod encryption;
+mod heuristics;
 mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
+mod pair;
 mod protection;
 mod repair;
 mod table;
@@ -54,6 +56,8 @@ pub(crate) enum Name {
     Encryption,
     /// This build of Cairn beside another one (--against): has a change made it slower?
     Builds,
+    /// Each heuristic of disks and databases switched off, beside the same build with it (--heuristics)
+    Heuristics,
     /// GET by TLS, beside the same without
     Tls,
     /// `tls` and `encryption` in one run, each bar with its verdict; fails where one is missed
@@ -85,12 +89,15 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Rounds of `builds`, `encryption`, `tls`, `protection` and `mount`: as often is each cell measured, in turns
+    /// Rounds of `builds`, `heuristics`, `encryption`, `tls`, `protection` and `mount`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// For `builds`: the program `cairn` of the other build
     #[arg(long)]
     against: Option<PathBuf>,
+    /// For `heuristics`: these alone, by name
+    #[arg(long, value_delimiter = ',')]
+    heuristics: Vec<String>,
     /// Measure one of the two alone
     #[arg(long)]
     only: Option<Only>,
@@ -180,6 +187,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         }
         Name::Container => container::run(options),
         Name::Builds => builds::measure(options),
+        Name::Heuristics => heuristics::measure(options),
         Name::Encryption => encryption::measure(options).map(drop),
         Name::Tls => tls::measure(options).map(drop),
         Name::Protection => protection::run(options),

@@ -182,7 +182,7 @@ fn summed(rounds: u64, outcomes: impl Iterator<Item = (u64, Outcome)>) -> Result
         return Ok(words);
     }
     failed.sort_unstable();
-    total.lost.truncate(5);
+    total.lost.truncate(20);
     bail!(
         "{words} in rounds {failed:?}:\n  {}",
         total.lost.join("\n  ")

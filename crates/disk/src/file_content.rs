@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cairn_types::blocks::{ALIGN, Block, is_aligned};
+use cairn_types::heuristic::Heuristic;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -51,7 +52,8 @@ impl FileContent {
     /// write.
     pub(crate) fn write_directly(&mut self, disk: &Disk) {
         let can = &disk.state.use_direct_io;
-        if self.length > 0 || !can.load(Ordering::Relaxed) {
+        let is_off = Heuristic::DirectWrite.is_off();
+        if self.length > 0 || is_off || !can.load(Ordering::Relaxed) {
             return;
         }
         self.direct = self.set_direct(true).is_ok();

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_types::blocks;
+use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::fs::Advice;
@@ -85,7 +86,8 @@ impl ObjectReader {
             PageCache::Stays => true,
             PageCache::StaysIfReadAgain => content.identity.is_none_or(|file| {
                 let (reads, read) = (&device.state.large_reads, (file, range.start));
-                let is_again = reads.is_fresh(&read, READ_AGAIN_INTERVAL);
+                let is_again =
+                    !Heuristic::ReadAgain.is_off() && reads.is_fresh(&read, READ_AGAIN_INTERVAL);
                 reads.insert(&read);
                 is_again
             }),
@@ -205,8 +207,7 @@ impl ObjectReader {
             String::new()
         };
         // Without hashing, later chunks can be read inline once they are cached.
-        let will_need = hashing
-            .is_none()
+        let will_need = (hashing.is_none() && !Heuristic::ReadAhead.is_off())
             .then(|| READ_AHEAD_BYTES.min(self.end - at));
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {

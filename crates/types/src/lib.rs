@@ -10,6 +10,7 @@ pub mod erasure_scheme;
 pub mod expirer;
 pub mod hash_path;
 pub mod header_name;
+pub mod heuristic;
 pub mod hex;
 pub mod json_text;
 pub mod limits;

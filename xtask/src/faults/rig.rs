@@ -206,9 +206,38 @@ impl Rig {
         for words in lost.clone() {
             if let Some((path, _)) = words.split_once(": ") {
                 lost.extend(self.traces(path));
+            } else if let Some((_, row)) = words.split_once(" lists ")
+                && let Some((name, _)) = row.split_once(" as ")
+            {
+                lost.extend(self.row_traces(name));
             }
         }
         Ok(lost)
+    }
+
+    /// Files on the disks that have the row's name among their bytes: databases with their logs, and
+    /// updates that wait to be delivered.
+    fn row_traces(&self, name: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        let may_have =
+            |path: &str| path.contains("/containers/") || path.contains("/async_pending");
+        for (number, disk) in self.disks.iter().enumerate() {
+            for file in self.files(number, may_have) {
+                let content = std::fs::read(&file).unwrap_or_default();
+                let times = content
+                    .windows(name.len())
+                    .filter(|bytes| *bytes == name.as_bytes())
+                    .count();
+                if times > 0 {
+                    let at = file
+                        .strip_prefix(&disk.mount_point)
+                        .unwrap_or(&file)
+                        .display();
+                    found.push(format!("  disk {number} has {name} {times} times in {at}"));
+                }
+            }
+        }
+        found
     }
 
     /// Files on the disks whose metadata names the object, including those that a file system check

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use cairn_types::heuristic::Heuristic;
+
 use super::batch::Batch;
 use super::step::Afterwards;
 use super::{
@@ -184,6 +186,9 @@ impl<H: Host> Commits<H> {
     /// Those who wait now do so for what was left to tidy up after the last batch: where that takes
     /// long (large files are removed), batches are small, and nobody waits for that of many others.
     fn take_as_many_as(&self, count: usize, tidied: Duration) {
+        if Heuristic::SmallerBatches.is_off() {
+            return;
+        }
         let most = if tidied > TIDY_MAX {
             (count / 2).max(BATCH_LEAST)
         } else if tidied < TIDY_MAX / 4 {

@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -213,7 +214,8 @@ impl GroupSync {
         let weight = set.weight();
         let mut state = self.state.lock();
         let has_company = state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
-        let is_alone = !has_company && state.costs.own_is_quicker(weight);
+        let is_alone =
+            !has_company && !Heuristic::LoneSync.is_off() && state.costs.own_is_quicker(weight);
         if self.is_journaled && (state.is_avoided(now) || is_alone) {
             state.alone += 1;
             return Entered::Alone(Alone {
@@ -285,7 +287,7 @@ impl GroupSync {
             if members <= ALONE_MAX {
                 state.costs.group.add(took);
             }
-            if took > SLOW {
+            if took > SLOW && !Heuristic::AvoidSlowSync.is_off() {
                 state.avoid_until = Some(ended + AVOID);
             }
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
+use cairn_types::heuristic::Heuristic;
 
 use crate::hot::Recent;
 
@@ -55,6 +56,7 @@ impl InlineReadGate {
     /// Whether a caller may try to read the object inline.
     pub(crate) fn may_read(&self, hash: &ObjectHash) -> bool {
         !self.unsupported.load(Ordering::Relaxed)
+            && !Heuristic::InlineRead.is_off()
             && self.objects.is_fresh(hash, RECENT_AGE_MAX)
             && self.milliseconds() >= self.paused_until.load(Ordering::Relaxed)
     }

@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::fs::RawDir;
@@ -465,7 +466,8 @@ impl DiskFileEngine {
             };
             return Ok((Content::Stored(file), is_checked));
         }
-        if look == Lookup::InMemory && check == Check::Md5 && info.size > INLINE_HASH_MAX_BYTES {
+        let is_long = info.size > INLINE_HASH_MAX_BYTES || Heuristic::InlineHash.is_off();
+        if look == Lookup::InMemory && check == Check::Md5 && is_long {
             return Err(OpenError::NotCached);
         }
         let bytes =

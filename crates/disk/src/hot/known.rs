@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cairn_types::Timestamp;
+use cairn_types::heuristic::Heuristic;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::FileIdentity;
@@ -57,6 +58,9 @@ impl KnownObjects {
     pub(crate) fn insert(&self, dir: FileIdentity, object: KnownObject, now: i64) {
         let settled = |file: &FileIdentity| file.last_change() + SETTLED_SECS < now;
         let size = object.metadata.iter().map(|(n, v)| n.len() + v.len());
+        if Heuristic::KnownObject.is_off() {
+            return;
+        }
         if !settled(&dir) || !settled(&object.file) || size.sum::<usize>() > METADATA_MAX_BYTES {
             return;
         }

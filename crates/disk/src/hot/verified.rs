@@ -11,6 +11,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::{Duration, Instant};
 
+use cairn_types::heuristic::Heuristic;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::FileIdentity;
@@ -44,6 +45,9 @@ impl Verified {
 
     /// The CRC-32 of content verified within `interval`, in whole seconds.
     pub(crate) fn checksum(&self, file: &FileIdentity, interval: Duration) -> Option<u32> {
+        if Heuristic::VerifiedContent.is_off() {
+            return None;
+        }
         let file = hash(file);
         let now = self.second();
         let is_fresh = |entry: &&Entry| {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cairn_types::Timestamp;
+use cairn_types::heuristic::Heuristic;
 use rusqlite::Connection;
 
 use super::commit::Commit;
@@ -43,10 +44,11 @@ impl<L: RowLog> Logged<L> {
     /// Whether rows that arrive now are logged.
     fn is_for_rows(&mut self, now: Timestamp) -> bool {
         let last = self.last_rows.replace(now);
-        let is_busy = last.is_some_and(|last| {
-            let since = now.ticks().checked_sub(last.ticks());
-            since.is_some_and(|ticks| ticks < BUSY_INTERVAL_TICKS)
-        });
+        let is_busy = !Heuristic::RowLog.is_off()
+            && last.is_some_and(|last| {
+                let since = now.ticks().checked_sub(last.ticks());
+                since.is_some_and(|ticks| ticks < BUSY_INTERVAL_TICKS)
+            });
         is_busy || self.log.as_ref().is_some_and(|log| !log.is_empty())
     }
 

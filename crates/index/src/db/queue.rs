@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use cairn_types::heuristic::Heuristic;
+
 use super::{Db, Update};
 use crate::IndexError;
 
@@ -39,6 +41,9 @@ impl Db {
     /// together and return at about the same time: a sync that started with the first would make
     /// the others wait for two.
     pub(crate) fn gather(&self) {
+        if Heuristic::GatherUpdates.is_off() {
+            return;
+        }
         let mut queue = self.queue.lock();
         let count = queue.last.iter().sum::<usize>() / 2;
         if queue.updates.len() < count {
