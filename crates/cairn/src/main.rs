@@ -18,8 +18,10 @@ mod swift_names;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
+use cairn_console::WebConsole;
 use cairn_node::rekey;
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::up::{self, TlsChoice, UpOptions, UserOption};
@@ -101,7 +103,7 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         allow_local: arguments.allow_local,
     };
     if !arguments.write_only {
-        return up::up(options);
+        return up::up(options, Arc::new(WebConsole));
     }
     let store = up::write_configuration(&options)?;
     use std::io::Write;
