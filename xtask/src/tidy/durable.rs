@@ -45,10 +45,10 @@ const ALLOWED: [(&str, &str); 22] = [
         "crates/middleware/src/identity/revoked.rs",
         "tokens that were ended",
     ),
-    ("crates/node/src/drive_audit.rs", "fstab"),
-    ("crates/node/src/rekey.rs", "how far re-keying came"),
+    ("crates/tools/src/drive_audit.rs", "fstab"),
+    ("crates/tools/src/rekey.rs", "how far re-keying came"),
     (
-        "crates/node/src/relinker/progress.rs",
+        "crates/tools/src/relinker/progress.rs",
         "how far a relinker came",
     ),
     (

@@ -1,10 +1,10 @@
 //! The verb `dispersion`: lists failure domains with too many replicas of the same partition.
 
+use cairn_ring::{RingBuilder, TierDispersion};
 use regex_lite::Regex;
 
 use super::options::{NO_LETTER, Options, Spec};
 use super::{EXIT_SUCCESS, EXIT_WARNING, Outcome, Session, Stop};
-use crate::builder::{RingBuilder, TierDispersion};
 
 const OPTIONS: &[Spec] = &[(NO_LETTER, "recalculate", false), ('v', "verbose", false)];
 

@@ -11,43 +11,55 @@ use cairn_daemons::InternalClient;
 use cairn_daemons::internal_client::InternalClientError;
 use cairn_daemons::rekey::{Place, Rekeying, Tally, Target, Watch};
 use cairn_formats::acl::repr;
-use cairn_http::Clock;
 use cairn_http::rekey::{Reason, SecretId};
-use cairn_peer::Backends;
+use cairn_node::conf::{Filter, ServerConf};
+use cairn_node::embedded::{Embedded, Filtered};
+use cairn_node::logging::{self, LogOptions};
+use cairn_node::role::Role;
+use cairn_node::settings;
+use clap::Args;
 use serde_json::{Value, json};
-
-use crate::backend_tls;
-use crate::cluster::Clusters;
-use crate::conf::{Filter, ServerConf};
-use crate::logging::{self, LogOptions};
-use crate::pipeline;
-use crate::role::Role;
-use crate::services;
-use crate::settings::{self, Place as ConfPlace};
 
 /// Interval of progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 const AGENT: &str = "Cairn Rekey";
 
 /// Arguments of the program.
-#[derive(Clone, Debug)]
-pub struct Called {
-    /// Conf file of the proxy.
-    pub conf: PathBuf,
-    pub targets: Vec<String>,
-    /// Changes nothing.
-    pub is_dry_run: bool,
-    /// Maximum concurrent objects.
-    pub workers: usize,
-    /// Attempts per request.
-    pub tries: u32,
-    /// File of progress for resumption; created if missing.
-    pub progress: Option<PathBuf>,
+#[derive(Clone, Debug, Args)]
+pub struct Arguments {
+    /// Accounts, or single containers of them with their older versions
+    #[arg(value_name = "ACCOUNT[/CONTAINER]", required = true)]
+    targets: Vec<String>,
+
+    /// The conf of a proxy that has the filters keymaster and encryption
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/swift/proxy-server.conf"
+    )]
+    config: PathBuf,
+
+    /// Only count what there is to do
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Re-key so many objects at once
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    workers: usize,
+
+    /// Ask so often
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    request_tries: u32,
+
+    /// Note there how far this is; a run that finds the note of another over the same accounts goes
+    /// on where that was
+    #[arg(long, value_name = "FILE")]
+    progress: Option<PathBuf>,
 }
 
 /// Re-keys all, and reports what remains; true if nothing does.
-pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
-    let path = std::path::absolute(&called.conf)?;
+pub fn run(called: &Arguments, out: &mut dyn Write) -> Result<bool> {
+    let path = std::path::absolute(&called.config)?;
     let conf = ServerConf::load(&path)?;
     if conf.role != Role::Proxy {
         let path = path.display();
@@ -70,7 +82,7 @@ pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
         let rekeying = rekeying(&conf, called)?;
         let mut progress = Progress {
             path: called.progress.clone(),
-            called: json!({"targets": called.targets, "dry_run": called.is_dry_run}),
+            called: json!({"targets": called.targets, "dry_run": called.dry_run}),
             reported_at: Instant::now(),
             out: &mut *out,
         };
@@ -86,7 +98,7 @@ pub fn run(called: &Called, out: &mut dyn Write) -> Result<bool> {
     })
 }
 
-fn rekeying(conf: &ServerConf, called: &Called) -> Result<Rekeying> {
+fn rekeying(conf: &ServerConf, called: &Arguments) -> Result<Rekeying> {
     let path = conf.path.display();
     let is_ours = |filter: &&Filter| ["keymaster", "encryption"].contains(&&*filter.entry_point);
     let filters: Vec<Filter> = conf.filters.iter().filter(is_ours).cloned().collect();
@@ -96,20 +108,12 @@ fn rekeying(conf: &ServerConf, called: &Called) -> Result<Rekeying> {
     {
         bail!("{path}: the pipeline has no filter encryption: name the conf of a proxy that has");
     }
-    let cluster = Clusters::default()
-        .get(&ConfPlace::read(&conf.app).swift_dir)?
-        .apart();
-    let timeout = conf.app.seconds_or("conn_timeout", 0.5)?;
-    let backends = Backends::with_tls(timeout, backend_tls::of(&conf.app)?);
-    let clock = Clock::system();
-    let proxy = services::proxy(conf, &cluster, &backends, &clock)?;
-    let env = pipeline::filter_env(&cluster, Some(proxy.clone()), clock);
-    let filters = pipeline::around(&filters, proxy.clone(), &env)?;
+    let Filtered { proxy, filtered } = Embedded::open(&conf.app)?.proxy(conf, &filters)?;
     Ok(Rekeying {
-        stored: InternalClient::new(proxy, AGENT, called.tries),
-        filters: InternalClient::new(filters, AGENT, called.tries),
+        stored: InternalClient::new(proxy, AGENT, called.request_tries),
+        filters: InternalClient::new(filtered, AGENT, called.request_tries),
         workers: called.workers,
-        is_dry_run: called.is_dry_run,
+        is_dry_run: called.dry_run,
     })
 }
 

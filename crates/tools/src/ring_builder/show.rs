@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use cairn_ring::{BuilderDevice, BuilderError, Ring, RingBuilder, bracketed};
+
 use super::edit::searches;
 use super::{EXIT_SUCCESS, Outcome, Session, Stop, usage};
-use crate::builder::{BuilderDevice, BuilderError, RingBuilder};
-use crate::device::bracketed;
-use crate::lookup::Ring;
 
 impl Session<'_> {
     pub(super) fn show(&mut self, builder: &RingBuilder) -> Outcome {

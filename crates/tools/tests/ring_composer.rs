@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cairn_ring::{CompositeBuilder, NewDevice, RebalanceOptions, Ring, RingBuilder, Seed, cli};
+use cairn_ring::{CompositeBuilder, NewDevice, RebalanceOptions, Ring, RingBuilder, Seed};
+use cairn_tools::ring_builder;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -40,7 +41,7 @@ impl Desk {
 
     fn compose(&self, line: &str) -> Output {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = cli::run_composer(&self.words(line), &mut out, &mut err);
+        let code = ring_builder::run_composer(&self.words(line), &mut out, &mut err);
         Output {
             code,
             out: String::from_utf8(out).unwrap(),

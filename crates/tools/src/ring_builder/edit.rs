@@ -3,11 +3,11 @@
 //! All of a command's changes are made in memory first; the builder is saved once, at the end, so a
 //! command that fails midway changes nothing.
 
+use cairn_ring::search::{self, DeviceSearch};
+use cairn_ring::{BuilderDevice, Device, DeviceChange, NewDevice, RingBuilder};
+
 use super::options::{DEVICE, Options};
 use super::{Outcome, Session, Stop, usage};
-use crate::builder::{BuilderDevice, DeviceChange, NewDevice, RingBuilder};
-use crate::device::Device;
-use crate::search::{self, DeviceSearch};
 
 impl Session<'_> {
     pub(super) fn add(&mut self, builder: &mut RingBuilder, args: &[String]) -> Outcome {

@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use cairn_ring::{CompositeBuilder, CompositeError};
+
 use super::options::{NO_LETTER, Options, Spec};
 use super::{EXIT_ERROR, EXIT_SUCCESS};
-use crate::composite::{CompositeBuilder, CompositeError};
 
 const USAGE: &str = "\
 Puts the rings of several builders together: one ring for a cluster whose regions keep whole

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use cairn_ring::search::{DeviceSearch, check_device_name};
+use cairn_ring::{DeviceChange, NewDevice, normalize_address};
+
 use super::Stop;
-use crate::address::normalize_address;
-use crate::builder::{DeviceChange, NewDevice};
-use crate::search::{DeviceSearch, check_device_name};
 
 /// An option of a verb: short letter, long name, and whether a value follows.
 pub(super) type Spec = (char, &'static str, bool);

@@ -7,26 +7,64 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use cairn_formats::ini::Section;
+use cairn_node::conf::{ServerConf, read_conf};
+use clap::Parser;
 
-use crate::conf::{ServerConf, read_conf};
 use crate::init::{self, Folders};
 
 /// Arguments of the program.
 #[derive(Clone, Debug)]
-pub struct Called {
+pub(crate) struct Called {
     /// Paths, or programs as in `swift-init`.
-    pub words: Vec<String>,
+    pub(crate) words: Vec<String>,
     /// Only the nth conf of each program, from 1.
-    pub number: Option<usize>,
+    pub(crate) number: Option<usize>,
     /// Only this section.
-    pub section: Option<String>,
+    pub(crate) section: Option<String>,
     /// The pipeline's parts instead of all sections.
-    pub wsgi: bool,
-    pub folders: Folders,
+    pub(crate) wsgi: bool,
+    pub(crate) folders: Folders,
+}
+
+/// Show what conf files say once they are read
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    /// Conf files, or programs as swift-init takes them
+    #[arg(value_name = "SERVER|FILE")]
+    words: Vec<String>,
+
+    /// Only the Nth conf of a program
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 0)]
+    config_num: usize,
+
+    /// Only this section
+    #[arg(short, long)]
+    section: Option<String>,
+
+    /// The pipeline's parts instead of all sections
+    #[arg(short, long)]
+    wsgi: bool,
+
+    /// Where the programs' conf files are [default: /etc/swift]
+    #[arg(long, value_name = "DIR")]
+    swift_dir: Option<PathBuf>,
+}
+
+impl Arguments {
+    pub(crate) fn called(self) -> Called {
+        Called {
+            words: self.words,
+            number: Some(self.config_num).filter(|number| *number > 0),
+            section: self.section,
+            wsgi: self.wsgi,
+            folders: Folders::new(self.swift_dir, None),
+        }
+    }
 }
 
 /// Prints all.
-pub fn run(called: &Called, out: &mut dyn Write) -> Result<()> {
+pub(crate) fn run(called: &Called, out: &mut dyn Write) -> Result<()> {
     if called.words.is_empty() {
         bail!("specify type of server or conf_path");
     }

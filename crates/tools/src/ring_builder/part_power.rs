@@ -1,8 +1,9 @@
 //! The verbs of a partition power increase; `builder/part_power.rs` describes their effect on the
 //! ring.
 
+use cairn_ring::RingBuilder;
+
 use super::{Outcome, Session, Stop};
-use crate::builder::RingBuilder;
 
 const NEXT_WRITE_RING: &str = "The change will take effect after the next write_ring.";
 

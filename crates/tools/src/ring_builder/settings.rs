@@ -1,7 +1,8 @@
 //! The verbs that change settings: `set_min_part_hours`, `set_replicas`, `set_overload`.
 
+use cairn_ring::RingBuilder;
+
 use super::{EXIT_SUCCESS, EXIT_WARNING, Outcome, Session, Stop, usage};
-use crate::builder::RingBuilder;
 
 impl Session<'_> {
     pub(super) fn set_min_part_hours(

@@ -3,12 +3,11 @@
 
 use std::fs;
 
+use cairn_ring::{FormatVersion, Ring, RingBuilder};
+
 use super::options::{NO_LETTER, Options, Spec};
 use super::settings::min_part_hours;
 use super::{EXIT_ERROR, EXIT_SUCCESS, Outcome, Session, Stop, usage};
-use crate::builder::RingBuilder;
-use crate::data::FormatVersion;
-use crate::lookup::Ring;
 
 pub(super) const FORMAT_VERSION: Spec = (NO_LETTER, "format-version", true);
 const WRITE_RING: &[Spec] = &[FORMAT_VERSION, (NO_LETTER, "dev-id-bytes", true)];

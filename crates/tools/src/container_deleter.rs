@@ -9,39 +9,56 @@ use anyhow::{Context, Result};
 use cairn_daemons::InternalClient;
 use cairn_daemons::container_deleter::Deletion;
 use cairn_formats::acl::repr;
-use cairn_http::Clock;
-use cairn_peer::Backends;
+use cairn_node::conf::ServerConf;
+use cairn_node::embedded::Embedded;
+use cairn_node::logging::{self, LogOptions};
+use cairn_node::settings;
 use cairn_types::Timestamp;
-
-use crate::backend_tls;
-use crate::cluster::Clusters;
-use crate::conf::ServerConf;
-use crate::daemons;
-use crate::logging::{self, LogOptions};
-use crate::settings::{self, Place};
+use clap::Parser;
 
 /// Interval of progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Arguments of the program.
-#[derive(Clone, Debug)]
-pub struct Called {
-    /// Conf file of the internal client.
-    pub conf: PathBuf,
-    /// Attempts per request.
-    pub tries: u32,
-    pub account: String,
-    pub container: String,
-    /// Selects names with this prefix, after `marker` and before `end_marker`; empty imposes no
-    /// condition.
-    pub prefix: String,
-    pub marker: String,
-    pub end_marker: String,
-    /// Timestamp of the deletion; `None` is now.
-    pub timestamp: Option<String>,
+/// Queue what a container holds for the expirer, which deletes it later
+///
+/// Listings show the objects until they are deleted. Where this breaks off, begin again after the
+/// last name that it told, with --marker.
+#[derive(Debug, Parser)]
+#[command(version, verbatim_doc_comment)]
+pub(crate) struct Arguments {
+    account: String,
+    container: String,
+
+    /// The internal client's conf
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/swift/internal-client.conf"
+    )]
+    config: PathBuf,
+
+    /// Ask so often
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    request_tries: u32,
+
+    /// Only objects whose names begin so
+    #[arg(long, default_value = "")]
+    prefix: String,
+
+    /// Only objects after this name
+    #[arg(long, default_value = "")]
+    marker: String,
+
+    /// Only objects before this name
+    #[arg(long, default_value = "")]
+    end_marker: String,
+
+    /// Delete them as of this time [default: now]
+    #[arg(long)]
+    timestamp: Option<String>,
 }
 
-impl Called {
+impl Arguments {
     fn deletion(self) -> Result<Deletion> {
         let at = match &self.timestamp {
             Some(text) => Timestamp::parse(text)
@@ -63,21 +80,19 @@ impl Called {
 }
 
 /// Queues all objects, and reports progress.
-pub fn run(called: Called, out: &mut dyn Write) -> Result<()> {
-    let path = std::path::absolute(&called.conf)?;
+pub(crate) fn run(called: Arguments, out: &mut dyn Write) -> Result<()> {
+    let path = std::path::absolute(&called.config)?;
     let conf = ServerConf::load(&path)?;
     logging::start(&LogOptions::default(), settings::log_level(&conf.app)?)?;
-    let tries = called.tries;
+    let tries = called.request_tries;
     let deletion = called.deletion()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
     runtime.block_on(async {
-        let cluster = Clusters::default().get(&Place::read(&conf.app).swift_dir)?;
-        let timeout = conf.app.seconds_or("conn_timeout", 0.5)?;
-        let backends = Backends::with_tls(timeout, backend_tls::of(&conf.app)?);
-        let pipeline = daemons::read_pipeline(&path, &cluster, &backends, &Clock::system())
+        let pipeline = Embedded::open(&conf.app)?
+            .internal_client(&path)
             .with_context(|| path.display().to_string())?;
         let client = InternalClient::new(pipeline, "Swift Container Deleter", tries);
         let mut told = Instant::now();
@@ -93,4 +108,20 @@ pub fn run(called: Called, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "Finished. Marked {queued} objects for deletion.")?;
         Ok(())
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments() {
+        Arguments::command().debug_assert();
+        let words = "x AUTH_a c --prefix=p --timestamp=1700000000.5".split(' ');
+        let parsed = Arguments::try_parse_from(words).unwrap();
+        assert_eq!(parsed.timestamp.as_deref(), Some("1700000000.5"));
+    }
 }

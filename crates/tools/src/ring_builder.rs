@@ -20,10 +20,10 @@ use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::builder::{BuilderError, RingBuilder};
-use crate::error::RingError;
+use cairn_ring::{BuilderError, RingBuilder, RingError};
 
 pub use composer::run as run_composer;
 
@@ -35,6 +35,19 @@ pub const EXIT_ERROR: i32 = 2;
 /// `["object.builder", "rebalance", "--seed", "1"]`. Returns the exit code.
 pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> i32 {
     run_with(args, out, err, &mut io::stdin().lock(), unix_now())
+}
+
+/// Runs one command as the program of that name (`ring-builder`, `ring-builder-safe` or
+/// `ring-composer`), on the process's own streams.
+pub fn run_as(program: &str, args: &[String]) -> ExitCode {
+    let (mut out, mut err) = (io::stdout().lock(), io::stderr().lock());
+    let run = match program {
+        "ring-composer" => run_composer,
+        "ring-builder-safe" => run_locked,
+        _ => run,
+    };
+    let code = run(args, &mut out, &mut err);
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Runs one command like [`run`] while holding the lock of the builder's directory, like
@@ -126,14 +139,14 @@ impl From<RingError> for Stop {
     }
 }
 
-impl From<crate::search::SearchError> for Stop {
-    fn from(error: crate::search::SearchError) -> Self {
+impl From<cairn_ring::search::SearchError> for Stop {
+    fn from(error: cairn_ring::search::SearchError) -> Self {
         Stop::error(error.to_string())
     }
 }
 
-impl From<crate::address::AddressError> for Stop {
-    fn from(error: crate::address::AddressError) -> Self {
+impl From<cairn_ring::AddressError> for Stop {
+    fn from(error: cairn_ring::AddressError) -> Self {
         Stop::error(error.to_string())
     }
 }

@@ -1,11 +1,12 @@
 //! The verb `rebalance`: moves partitions, evaluates the result, writes ring and builder.
 
+use cairn_ring::builder::BALANCE_MAX;
+use cairn_ring::{RebalanceOptions, RebalanceOutcome, RingBuilder, Seed};
+
 use super::options::{Options, Spec};
+use super::show::time_left;
 use super::write::{FORMAT_VERSION, chosen_format};
 use super::{EXIT_SUCCESS, EXIT_WARNING, Outcome, Session, Stop};
-use crate::builder::{BALANCE_MAX, RebalanceOptions, RebalanceOutcome, RingBuilder};
-use crate::cli::show::time_left;
-use crate::python_random::Seed;
 
 const OPTIONS: &[Spec] = &[
     ('f', "force", false),

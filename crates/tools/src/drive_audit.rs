@@ -15,16 +15,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
 use cairn_formats::ini::Section;
+use cairn_node::conf::read_conf;
+use cairn_node::logging::{self, LogOptions};
+use cairn_node::privileges;
+use cairn_node::settings;
+use cairn_node::syslog::SyslogOptions;
+use clap::Parser;
 use regex_lite::Regex;
 use rustix::fs::{major, minor};
 use serde_json::{Map, json};
 use tracing::{debug, error, info};
 
-use crate::conf::read_conf;
-use crate::logging::{self, LogOptions};
-use crate::privileges;
-use crate::settings;
-use crate::syslog::SyslogOptions;
 use kernel_log::{KernelLog, LocalTime};
 
 const SECTION: &str = "drive-audit";
@@ -35,8 +36,17 @@ const PATTERNS: [&str; 2] = [
     r"\b(sd[a-z]{1,2}\d?)\b.*\berror\b",
 ];
 
+/// Unmount drives that the kernel's log has errors of
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Arguments {
+    /// The conf file with a section [drive-audit]
+    #[arg(value_name = "CONF_FILE")]
+    pub(crate) conf: PathBuf,
+}
+
 /// Audits once, according to the conf.
-pub fn run(conf: &Path) -> Result<()> {
+pub(crate) fn run(conf: &Path) -> Result<()> {
     let conf = std::path::absolute(conf)?;
     let section = read_conf(&conf)?.section(SECTION)?;
     let log = LogOptions {

@@ -1,14 +1,16 @@
-//! `cairn init` and swift-init.
+//! Arguments of `cairn init` and swift-init.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairn_node::init::{self, Folders, InitOptions};
-use clap::Args;
+use clap::{Args, Parser};
 
+use super::{Folders, InitOptions, is_command};
+
+/// Arguments of both.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct InitArguments {
+pub struct Arguments {
     /// Programs (object-updater; object: object-server; object.2: its conf 2.conf) or groups of
     /// them (all, main, rest, container-*), then a command: start, stop, restart, reload,
     /// reload-seamless, shutdown, status, once, no-wait, no-daemon, force-reload, kill
@@ -64,8 +66,16 @@ pub(crate) struct InitArguments {
     non_strict: bool,
 }
 
+/// Start, stop and reload servers and daemons
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct SwiftInit {
+    #[command(flatten)]
+    pub(crate) arguments: Arguments,
+}
+
 /// Runs the command; exit code 0 if it succeeded for all.
-pub(crate) fn run(arguments: InitArguments) -> ExitCode {
+pub fn run_arguments(arguments: Arguments) -> ExitCode {
     let strict = match (arguments.strict, arguments.non_strict) {
         (true, _) => Some(true),
         (_, true) => Some(false),
@@ -85,8 +95,7 @@ pub(crate) fn run(arguments: InitArguments) -> ExitCode {
     };
     let mut words = arguments.words;
     // Accepts either order: `start main` and `main start`.
-    if words.first().is_some_and(|w| init::is_command(w))
-        && !words.last().is_some_and(|w| init::is_command(w))
+    if words.first().is_some_and(|w| is_command(w)) && !words.last().is_some_and(|w| is_command(w))
     {
         words.rotate_left(1);
     }
@@ -95,7 +104,7 @@ pub(crate) fn run(arguments: InitArguments) -> ExitCode {
             "name a program or a group of them, and a command: cairn init main start"
         )));
     };
-    match init::run(programs, command, &options) {
+    match super::run(programs, command, &options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => crate::exit_code(Err(error)),

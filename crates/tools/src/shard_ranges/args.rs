@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 /// Show and change the shard ranges of a container's database
 #[derive(Debug, Parser)]
 #[command(name = "swift-manage-shard-ranges", version)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// A conf with a section [container-sharder], for what is not said here
     #[arg(long, value_name = "CONFIG")]
     pub(super) config: Option<PathBuf>,

@@ -19,13 +19,13 @@ use cairn_daemons::ContainerSharderConfig;
 use cairn_formats::ini::Section;
 use cairn_formats::shard::ShardRange;
 use cairn_index::{ContainerBroker, ContainerDb, DbKey, DbKind, IndexConfig, IndexPool};
+use cairn_node::conf::read_conf;
 use cairn_types::{ObjectHash, Timestamp};
 use serde_json::{Value, json};
 
-use crate::conf::read_conf;
 use args::{Command, Prompt};
 
-pub use args::Arguments;
+pub(crate) use args::Arguments;
 
 /// Result of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Tool {
 }
 
 /// Runs the program.
-pub fn run(arguments: Arguments) -> ExitCode {
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match run_command(arguments) {
         Ok(end) => end.into(),
         Err(error) => {

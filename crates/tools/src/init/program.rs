@@ -8,13 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use cairn_node::conf::read_conf;
+use cairn_node::role::DaemonKind;
+use cairn_node::role::Role;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::find::{Folders, Search};
 use super::print_line;
-use crate::conf::read_conf;
-use crate::role::DaemonKind;
-use crate::role::Role;
 
 /// Maximum output read of a program before it is ready, in bytes.
 const OUTPUT_MAX_BYTES: u64 = 1 << 20;

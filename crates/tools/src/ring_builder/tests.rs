@@ -5,11 +5,10 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cairn_ring::{Ring, RingBuilder};
 use tempfile::TempDir;
 
 use super::{EXIT_ERROR, EXIT_SUCCESS, EXIT_WARNING, run_with};
-use crate::builder::RingBuilder;
-use crate::lookup::Ring;
 
 struct Desk {
     dir: TempDir,

@@ -6,6 +6,7 @@
 //! started from this binary under that name.
 
 mod anew;
+mod arguments;
 mod find;
 mod program;
 
@@ -16,10 +17,12 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use cairn_node::similar::did_you_mean;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::similar::did_you_mean;
 use anew::NewStarts;
+pub(crate) use arguments::SwiftInit;
+pub use arguments::{Arguments, run_arguments};
 pub use find::Folders;
 use program::{Program, Started};
 

@@ -5,6 +5,7 @@
 //! interrupted, or had errors, resumes; `.relink.objects[-N].lock` there excludes concurrent runs.
 //! Both are Swift's.
 
+mod arguments;
 mod device;
 mod progress;
 
@@ -17,17 +18,18 @@ use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
 use cairn_disk::engine::Collision;
 use cairn_disk::{Devices, DevicesConfig, Engine, Engines};
 use cairn_formats::ini::Section;
+use cairn_node::cluster::Clusters;
+use cairn_node::conf::read_conf;
+use cairn_node::engines::{EngineModules, SharedState};
+use cairn_node::logging::{self, LogOptions};
+use cairn_node::privileges;
+use cairn_node::settings::{self, Place};
+use cairn_node::syslog::SyslogOptions;
 use cairn_types::{PolicyIndex, StoragePolicy};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::cluster::Clusters;
-use crate::conf::read_conf;
-use crate::engines::{EngineModules, SharedState};
-use crate::logging::{self, LogOptions};
-use crate::privileges;
-use crate::settings::{self, Place};
-use crate::syslog::SyslogOptions;
+pub(crate) use arguments::Arguments;
 use device::{Task, Totals};
 use progress::Recon;
 
@@ -36,7 +38,7 @@ const SECTION: &str = "object-relinker";
 const NO_POLICY: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Before the ring has more partitions.
     Relink,
     /// After it has.
@@ -44,7 +46,7 @@ pub enum Step {
 }
 
 impl Step {
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Step::Relink => "relink",
             Step::Cleanup => "cleanup",
@@ -54,30 +56,30 @@ impl Step {
 
 /// Arguments of the program; missing ones come from the conf.
 #[derive(Clone, Debug)]
-pub struct Called {
-    pub step: Step,
-    pub conf: Option<PathBuf>,
-    pub swift_dir: Option<PathBuf>,
+pub(crate) struct Called {
+    pub(crate) step: Step,
+    pub(crate) conf: Option<PathBuf>,
+    pub(crate) swift_dir: Option<PathBuf>,
     /// Names or indexes; empty for all.
-    pub policies: Vec<String>,
+    pub(crate) policies: Vec<String>,
     /// The folder of devices.
-    pub devices: Option<PathBuf>,
-    pub user: Option<String>,
+    pub(crate) devices: Option<PathBuf>,
+    pub(crate) user: Option<String>,
     /// Devices; empty for all.
-    pub device_list: Vec<String>,
-    pub partitions: Vec<u32>,
-    pub skip_mount_check: bool,
+    pub(crate) device_list: Vec<String>,
+    pub(crate) partitions: Vec<u32>,
+    pub(crate) skip_mount_check: bool,
     /// Objects per second and device; 0 is unlimited.
-    pub files_per_second: Option<f64>,
-    pub stats_interval: Option<f64>,
+    pub(crate) files_per_second: Option<f64>,
+    pub(crate) stats_interval: Option<f64>,
     /// Devices processed concurrently; none for all.
-    pub workers: Option<usize>,
-    pub debug: bool,
-    pub clobber_hardlink_collisions: bool,
+    pub(crate) workers: Option<usize>,
+    pub(crate) debug: bool,
+    pub(crate) clobber_hardlink_collisions: bool,
 }
 
 /// Runs the program; 0: done, 1: with errors, 2: nothing to do.
-pub fn run(called: &Called) -> Result<u8> {
+pub(crate) fn run(called: &Called) -> Result<u8> {
     let section = section(called)?;
     start_log(called, &section)?;
     if let Some(user) = called.user.clone().or_else(|| settings::user(&section)) {
