@@ -41,10 +41,7 @@ const ALLOWED: [(&str, &str); 22] = [
         "crates/daemons/src/recon_cache.rs",
         "caches for monitoring: whole, not durable",
     ),
-    (
-        "crates/middleware/src/identity/revoked.rs",
-        "tokens that were ended",
-    ),
+    ("crates/identity/src/revoked.rs", "tokens that were ended"),
     ("crates/tools/src/drive_audit.rs", "fstab"),
     ("crates/tools/src/rekey.rs", "how far re-keying came"),
     (
