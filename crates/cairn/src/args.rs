@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use cairn_node::logging::{LogFormat, LogOptions};
 use cairn_node::up::{ConsoleChoice, TlsChoice, UserOption};
+use cairn_tools::{init, rekey};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::advise::AdviseCommand;
 use crate::console::{LabServeArguments, parse_choice};
-use crate::init::InitArguments;
 
 /// An object store that speaks OpenStack Swift
 #[derive(Debug, Parser)]
@@ -60,7 +60,7 @@ pub(crate) enum Command {
     /// For objects of authenticated encryption (docs/encryption.md), with the secrets of a proxy's
     /// conf. Doing it again does no harm. Ends with 0 where no other root secret is needed any more,
     /// as far as could be seen, and with 1 where one is.
-    Rekey(RekeyArguments),
+    Rekey(rekey::Arguments),
     /// Mount a container as a file system
     ///
     /// Files are ordinary objects under their paths; docs/mount.md says what is promised. Logs in by
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     /// Start, stop and reload servers and daemons by Swift's names (swift-init)
     ///
     /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
-    Init(InitArguments),
+    Init(init::Arguments),
     /// Look at a device's volumes (docs/pebbles.md)
     ///
     /// Nothing is written, and a server may be at work on them.
@@ -205,38 +205,6 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RekeyArguments {
-    /// Accounts, or single containers of them with their older versions
-    #[arg(value_name = "ACCOUNT[/CONTAINER]", required = true)]
-    pub(crate) targets: Vec<String>,
-
-    /// The conf of a proxy that has the filters keymaster and encryption
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "/etc/swift/proxy-server.conf"
-    )]
-    pub(crate) config: PathBuf,
-
-    /// Only count what there is to do
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-
-    /// Re-key so many objects at once
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) workers: usize,
-
-    /// Ask so often
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) request_tries: u32,
-
-    /// Note there how far this is; a run that finds the note of another over the same accounts goes
-    /// on where that was
-    #[arg(long, value_name = "FILE")]
-    pub(crate) progress: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use cairn_console::Password;
+use cairn_console::WebConsole;
+use cairn_console_api::Password;
 use cairn_http::Clock;
 use cairn_http::audit::AuditLog;
 use cairn_http::serve::bind;
@@ -85,6 +87,7 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
         runs.display()
     );
     let run = ConsoleRun {
+        server: Arc::new(WebConsole),
         tls,
         listener,
         bind: address,

@@ -11,21 +11,23 @@ mod advise;
 mod allocator;
 mod args;
 mod console;
-mod init;
 mod mount;
 mod pebbles;
 mod swift_names;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
-use cairn_node::rekey;
+use cairn_console::WebConsole;
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::up::{self, TlsChoice, UpOptions, UserOption};
+pub(crate) use cairn_tools::exit_code;
+use cairn_tools::{init, rekey, ring_builder};
 use clap::Parser;
 
-use crate::args::{Arguments, Command, LabCommand, RekeyArguments, ServeArguments, UpArguments};
+use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
 
 fn main() -> ExitCode {
     // With huge pages a hundred threads' small allocations take twice the memory. Fails harmlessly
@@ -50,32 +52,19 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),
         },
-        Command::Rekey(arguments) => match run_rekey(arguments) {
+        Command::Rekey(arguments) => match rekey::run(&arguments, &mut std::io::stdout()) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => exit_code(Err(error)),
         },
         Command::Mount(arguments) => exit_code(mount::run(arguments)),
-        Command::Init(arguments) => init::run(arguments),
+        Command::Init(arguments) => init::run_arguments(arguments),
         Command::Pebbles(command) => match pebbles::run(command) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => exit_code(Err(error)),
         },
-        Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
-    }
-}
-
-/// Prints an error with all its causes on one line.
-pub(crate) fn exit_code(result: Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            use std::io::Write;
-            // Standard error may be closed; the exit code remains.
-            let _ = writeln!(std::io::stderr(), "cairn: {error:#}");
-            ExitCode::FAILURE
-        }
+        Command::Ring { arguments } => ring_builder::run_as("ring-builder", &arguments),
     }
 }
 
@@ -101,24 +90,12 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         allow_local: arguments.allow_local,
     };
     if !arguments.write_only {
-        return up::up(options);
+        return up::up(options, Arc::new(WebConsole));
     }
     let store = up::write_configuration(&options)?;
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{}", store.layout.etc.display());
     Ok(())
-}
-
-fn run_rekey(arguments: RekeyArguments) -> Result<bool> {
-    let called = rekey::Called {
-        conf: arguments.config,
-        targets: arguments.targets,
-        is_dry_run: arguments.dry_run,
-        workers: arguments.workers,
-        tries: arguments.request_tries,
-        progress: arguments.progress,
-    };
-    rekey::run(&called, &mut std::io::stdout())
 }
 
 fn run_serve(arguments: ServeArguments) -> Result<()> {

@@ -6,8 +6,9 @@
 //! or the console; its progress is read from its growing run folder. The page is TypeScript
 //! (`console/`), built into `console/dist` and embedded here; it loads nothing from anywhere else.
 //!
-//! Depends on `http` and, for workloads and run folders, on `lab`. The state of a store comes
-//! through [`StoreView`].
+//! Depends on `http` and, for workloads and run folders, on `lab`. A node knows it as a
+//! [`ConsoleServer`]; the state of a store comes through a
+//! [`StoreView`](cairn_console_api::StoreView).
 
 mod answer;
 mod archive;
@@ -20,7 +21,6 @@ mod files;
 mod guard;
 mod history;
 mod live;
-mod password;
 mod queue;
 mod router;
 mod session;
@@ -28,50 +28,35 @@ mod store;
 mod submission;
 mod swift;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cairn_console_api::{ConsoleOptions, ConsoleServer, Password, Serving};
 use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{MetricsAccess, ServeOptions, serve};
-use cairn_http::tls::ServerTls;
 use cairn_lab::footprint::LocalAccess;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use password::Password;
-pub use store::{
-    DeviceShare, DeviceState, PolicyState, ReconSource, RingState, Space, StoreState, StoreView,
-};
-
 /// Maximum connections; a browser keeps up to six, and each live view holds one.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Configuration of a console.
-pub struct ConsoleOptions {
-    /// Address to serve on. The cookie is named after the port, because browsers send a host's
-    /// cookies to all its ports.
-    pub bind: SocketAddr,
-    /// Accepted host names, besides addresses and `localhost`.
-    pub hosts: Vec<String>,
-    pub password: Password,
-    /// The folder of run folders.
-    pub runs: PathBuf,
-    /// The program whose `lab run` executes runs: this one.
-    pub program: PathBuf,
-    /// Folders that runs may use besides the stores they drive, and RADOS if there is any such
-    /// folder. Every user who can sign in can read and delete their content.
-    pub allow_local: Vec<PathBuf>,
-    pub store: Option<StoreView>,
-    /// TLS of the console itself.
-    pub tls: Option<Arc<ServerTls>>,
-    /// Certificate by which runs trust the store, if the system does not.
-    pub store_ca: Option<PathBuf>,
-    /// Audit log of sign-ins and changes.
-    pub audit: Option<Arc<AuditLog>>,
+/// The web console, as a node serves it beside a store.
+#[derive(Clone, Copy, Debug)]
+pub struct WebConsole;
+
+impl ConsoleServer for WebConsole {
+    fn serve(
+        &self,
+        listener: TcpListener,
+        options: ConsoleOptions,
+        stop: watch::Receiver<bool>,
+    ) -> Serving {
+        Box::pin(run(listener, options, stop))
+    }
 }
 
 /// State shared by all requests.
@@ -92,8 +77,8 @@ pub(crate) struct Console {
 }
 
 /// Serves the console on `listener` until `stop` turns true; active runs are then ended.
-pub async fn run(
-    listener: std::net::TcpListener,
+async fn run(
+    listener: TcpListener,
     options: ConsoleOptions,
     stop: watch::Receiver<bool>,
 ) -> Result<()> {

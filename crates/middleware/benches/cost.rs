@@ -15,7 +15,7 @@ use cairn_middleware::{CrossOrigin, FilterEnv, Logins, Random, build};
 use cairn_types::{Constraints, HashPath, PolicySet};
 use http::{HeaderValue, Method, StatusCode};
 
-const FILTERS: [&str; 22] = [
+const FILTERS: [&str; 21] = [
     "catch_errors",
     "gatekeeper",
     "healthcheck",
@@ -28,7 +28,6 @@ const FILTERS: [&str; 22] = [
     "tempurl",
     "formpost",
     "crossdomain",
-    "identity",
     "keystoneauth",
     "tempauth",
     "staticweb",

@@ -3,129 +3,71 @@
 //! An unsupported filter of Swift's is an error that names it: a filter that protects something
 //! must never be omitted silently.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use cairn_formats::ini::{ConfError, Section};
-use cairn_http::context::Context;
-use cairn_http::{AccountInfo, Clock, ContainerInfo, Handler, InfoFuture, InfoSource, SwiftInfo};
-use cairn_types::{Constraints, HashPath, PolicySet};
-use thiserror::Error;
+use cairn_formats::ini::Section;
+use cairn_http::Handler;
 
-use crate::cross_origin::CrossOrigin;
-use crate::logins::Logins;
-use crate::random::Random;
+use crate::env::{FilterEnv, FilterError, Make};
+use crate::filters::{BUILT, NOT_YET};
 
-/// Environment of a filter: what it may know of its process and cluster.
-#[derive(Clone)]
-pub struct FilterEnv {
-    pub info_source: Arc<dyn InfoSource>,
-    pub swift_info: Arc<SwiftInfo>,
-    pub constraints: Arc<Constraints>,
-    pub policies: Arc<PolicySet>,
-    pub hash_path: HashPath,
-    pub clock: Clock,
-    pub random: Random,
-    /// Users with name and key, as the filters of this pipeline share them.
-    pub logins: Logins,
-    /// Origins whose pages may log in.
-    pub cross_origin: CrossOrigin,
+/// Filters that pipelines may have, by their entry points (`tempauth` of
+/// `use = egg:swift#tempauth`).
+#[derive(Clone, Debug)]
+pub struct Filters(BTreeMap<&'static str, Make>);
+
+impl Filters {
+    /// The filters of this crate.
+    pub fn all() -> Filters {
+        Filters(BUILT.iter().copied().collect())
+    }
+
+    /// Adds a filter of another crate.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, make: Make) -> Filters {
+        self.0.insert(name, make);
+        self
+    }
+
+    /// The names that [`Filters::build`] accepts.
+    pub fn known(&self) -> Vec<&'static str> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Builds the filter of an entry point around `next`.
+    ///
+    /// # Errors
+    /// There is no such filter, or its options are refused.
+    pub fn build(
+        &self,
+        entry_point: &str,
+        section: &Section,
+        next: Handler,
+        env: &FilterEnv,
+    ) -> Result<Handler, FilterError> {
+        let name = entry_point.trim();
+        if let Some(make) = self.0.get(name) {
+            return make(section, next, env);
+        }
+        let (name, known) = (name.to_owned(), self.known());
+        Err(match NOT_YET.contains(&name.as_str()) {
+            true => FilterError::NotYet { name, known },
+            false => FilterError::Unknown { name, known },
+        })
+    }
 }
 
-/// Reasons why a filter cannot be built.
-#[derive(Debug, Error)]
-pub enum FilterError {
-    #[error(
-        "the filter {name:?} is not built yet, and a pipeline is not served without one of its \
-         filters, which may guard something; take it out where it may be missed. Built are: {}",
-        known().join(", ")
-    )]
-    NotYet { name: String },
-    #[error("there is no filter {name:?}; known are: {}", known().join(", "))]
-    Unknown { name: String },
-    #[error(
-        "{option} needs the filter {needs:?} behind it in the pipeline, and it is not there; add it, or \
-         set {option} = false"
-    )]
-    Needs {
-        option: &'static str,
-        needs: &'static str,
-    },
-    /// Describes an invalid setting without its value.
-    #[error("{0}")]
-    Setting(String),
-    #[error(transparent)]
-    Conf(#[from] ConfError),
-}
-
-type Make = fn(&Section, Handler, &FilterEnv) -> Result<Handler, FilterError>;
-
-/// Supported filters, by the names of Swift's entry points. `authtoken` is Keystone's `auth_token`;
-/// `audit` and `identity` are extensions.
-const BUILT: &[(&str, Make)] = &[
-    ("account_quotas", crate::account_quotas::make),
-    ("audit", crate::audit::make),
-    ("authtoken", crate::authtoken::make),
-    ("backend_ratelimit", crate::backend_ratelimit::make),
-    ("bulk", crate::bulk::make),
-    ("catch_errors", crate::catch_errors::make),
-    ("cname_lookup", crate::cname_lookup::make),
-    ("container_quotas", crate::container_quotas::make),
-    ("container_sync", crate::container_sync::make),
-    ("copy", crate::copy::make),
-    ("crossdomain", crate::crossdomain::make),
-    ("dlo", crate::dlo::make),
-    ("domain_remap", crate::domain_remap::make),
-    ("encryption", crate::crypto::make_encryption),
-    ("etag_quoter", crate::etag_quoter::make),
-    ("formpost", crate::formpost::make),
-    ("gatekeeper", crate::gatekeeper::make),
-    ("healthcheck", crate::healthcheck::make),
-    ("identity", crate::identity::make),
-    ("keystoneauth", crate::keystoneauth::make),
-    ("keymaster", crate::crypto::make_keymaster),
-    ("kmip_keymaster", crate::crypto::make_kmip),
-    ("kms_keymaster", crate::crypto::make_kms),
-    ("list_endpoints", crate::list_endpoints::make),
-    ("listing_formats", crate::listing_formats::make),
-    ("memcache", crate::memcache::make),
-    ("name_check", crate::name_check::make),
-    ("proxy_logging", crate::proxy_logging::make),
-    ("ratelimit", crate::ratelimit::make),
-    ("read_only", crate::read_only::make),
-    ("recon", crate::recon::make),
-    ("slo", crate::slo::make),
-    ("staticweb", crate::staticweb::make),
-    ("symlink", crate::symlink::make),
-    ("tempauth", crate::tempauth::make),
-    ("tempurl", crate::tempurl::make),
-    ("versioned_writes", crate::versioned_writes::make),
-];
-
-/// Filters of Swift's that are not supported.
-const NOT_YET: &[&str] = &["s3api", "s3token", "xprofile"];
-
-/// The names that [`build`] accepts.
-pub fn known() -> Vec<&'static str> {
-    BUILT.iter().map(|(name, _)| *name).collect()
-}
-
-/// Builds the filter of an entry point (`tempauth` of `use = egg:swift#tempauth`) around `next`.
+/// Builds a filter of this crate around `next`, as [`Filters::build`] does.
+///
+/// # Errors
+/// There is no such filter, or its options are refused.
 pub fn build(
     entry_point: &str,
     section: &Section,
     next: Handler,
     env: &FilterEnv,
 ) -> Result<Handler, FilterError> {
-    let name = entry_point.trim();
-    if let Some((_, make)) = BUILT.iter().find(|(n, _)| *n == name) {
-        return make(section, next, env);
-    }
-    let name = name.to_owned();
-    if NOT_YET.contains(&name.as_str()) {
-        Err(FilterError::NotYet { name })
-    } else {
-        Err(FilterError::Unknown { name })
-    }
+    Filters::all().build(entry_point, section, next, env)
 }
 
 /// Filters that Swift's proxy inserts if the conf omits them, as (index, entry point); each index
@@ -200,24 +142,6 @@ pub fn required_filters(pipeline: &[String]) -> Vec<(usize, &'static str)> {
     inserts
 }
 
-/// An information source without information, for pipelines of backend servers, whose filters need
-/// none.
-pub struct NoInfo;
-
-impl InfoSource for NoInfo {
-    fn account<'a>(&'a self, _: &'a Context, _: &'a str) -> InfoFuture<'a, AccountInfo> {
-        Box::pin(async { Arc::default() })
-    }
-    fn container<'a>(
-        &'a self,
-        _: &'a Context,
-        _: &'a str,
-        _: &'a str,
-    ) -> InfoFuture<'a, ContainerInfo> {
-        Box::pin(async { Arc::default() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,11 +153,27 @@ mod tests {
         let result =
             |name: &str| build(name, &section, testing::answers(200), &testing::env()).map(|_| ());
         assert!(result("catch_errors").is_ok());
-        assert!(matches!(result("s3api"), Err(FilterError::NotYet { name }) if name == "s3api"));
+        assert!(
+            matches!(result("s3api"), Err(FilterError::NotYet { name, .. }) if name == "s3api")
+        );
         let unknown = result("nonsense").expect_err("unknown").to_string();
         assert!(
             unknown.contains("nonsense") && unknown.contains("tempauth"),
             "{unknown}"
+        );
+    }
+
+    #[test]
+    fn a_filter_of_another_crate() {
+        let make: Make = |_, _, _| Ok(testing::answers(418));
+        let filters = Filters::all().with("teapot", make);
+        assert!(filters.known().contains(&"teapot") && filters.known().contains(&"tempauth"));
+        let section = Section::from_pairs("filter:x", &[]);
+        let built = filters.build("teapot", &section, testing::answers(200), &testing::env());
+        assert!(built.is_ok());
+        let error = build("teapot", &section, testing::answers(200), &testing::env());
+        assert!(
+            matches!(error.map(|_| ()), Err(FilterError::Unknown { name, .. }) if name == "teapot")
         );
     }
 

@@ -44,7 +44,7 @@ impl CrossOrigin {
 
     /// The response to OPTIONS; `None` for other methods. `methods` are those that the resource
     /// supports.
-    pub(crate) fn options(&self, request: &Request, methods: &[&str]) -> Option<Response> {
+    pub fn options(&self, request: &Request, methods: &[&str]) -> Option<Response> {
         if request.method() != Method::OPTIONS {
             return None;
         }
@@ -71,7 +71,7 @@ impl CrossOrigin {
     }
 
     /// Adds headers to a response, errors included, so that a page of this origin may read it.
-    pub(crate) fn show(&self, origin: Option<&HeaderValue>, response: &mut Response) {
+    pub fn show(&self, origin: Option<&HeaderValue>, response: &mut Response) {
         let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
             return;
         };

@@ -31,20 +31,21 @@ pub(crate) const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
 );
 
 #[derive(Clone)]
-pub(crate) struct Fernet {
+pub struct Fernet {
     sign: [u8; 16],
     encrypt: [u8; 16],
 }
 
 /// A decrypted message, and its creation time in seconds.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Opened {
-    pub(crate) message: Vec<u8>,
-    pub(crate) made: u64,
+pub struct Opened {
+    pub message: Vec<u8>,
+    pub made: u64,
 }
 
 impl Fernet {
-    pub(crate) fn new(key: [u8; 32]) -> Fernet {
+    /// The cipher of a key: its first half signs, its second half encrypts.
+    pub fn new(key: [u8; 32]) -> Fernet {
         let (mut sign, mut encrypt) = ([0; 16], [0; 16]);
         sign.copy_from_slice(&key[..16]);
         encrypt.copy_from_slice(&key[16..]);
@@ -52,12 +53,13 @@ impl Fernet {
     }
 
     /// Parses a key: URL-safe base64 of 32 bytes.
-    pub(crate) fn from_text(text: &str) -> Option<Fernet> {
+    pub fn from_text(text: &str) -> Option<Fernet> {
         let key: [u8; 32] = URL_SAFE.decode(text.trim()).ok()?.try_into().ok()?;
         Some(Fernet::new(key))
     }
 
-    pub(crate) fn seal(&self, message: &[u8], now: u64, iv: [u8; 16]) -> String {
+    /// A token with `message`, as of `now`.
+    pub fn seal(&self, message: &[u8], now: u64, iv: [u8; 16]) -> String {
         let encryptor = cbc::Encryptor::<Aes128>::new(&self.encrypt.into(), &iv.into());
         let ciphertext = encryptor.encrypt_padded_vec::<Pkcs7>(message);
         let mut token = Vec::with_capacity(OVERHEAD_BYTES + ciphertext.len());
@@ -71,7 +73,7 @@ impl Fernet {
     }
 
     /// The message, if the token was made with this key and is no older than `life` seconds.
-    pub(crate) fn open(&self, token: &str, now: u64, life: u64) -> Option<Opened> {
+    pub fn open(&self, token: &str, now: u64, life: u64) -> Option<Opened> {
         if token.len() > TOKEN_MAX_BYTES {
             return None;
         }

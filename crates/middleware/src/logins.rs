@@ -14,7 +14,7 @@ use cairn_http::context::Context;
 use cairn_http::metrics::{LoginOutcome, count_login};
 use parking_lot::RwLock;
 
-pub(crate) use failures::Address;
+pub use failures::Address;
 use failures::Failures;
 use turns::{Full, Turns};
 
@@ -22,14 +22,14 @@ use crate::secret::Secret;
 
 /// A user with a key to one account.
 #[derive(Clone)]
-pub(crate) struct Login {
+pub struct Login {
     /// The name for logging in: `account:user`.
-    pub(crate) account: String,
-    pub(crate) user: String,
-    pub(crate) key: Secret,
-    pub(crate) groups: Vec<String>,
+    pub account: String,
+    pub user: String,
+    pub key: Secret,
+    pub groups: Vec<String>,
     /// The account's name in paths, with its prefix.
-    pub(crate) account_id: String,
+    pub account_id: String,
 }
 
 /// The users of a pipeline. Clones share them.
@@ -45,7 +45,7 @@ struct Shared {
 
 /// Reasons why a key is not checked.
 #[derive(Debug)]
-pub(crate) enum NotNow {
+pub enum NotNow {
     /// Too many failures; the time to wait.
     HeldBack(Duration),
     /// Too many passwords are waiting to be hashed.
@@ -53,14 +53,14 @@ pub(crate) enum NotNow {
 }
 
 /// The client address of a request.
-pub(crate) fn address_of(request: &Request) -> Address {
+pub fn address_of(request: &Request) -> Address {
     let context = request.extensions().get::<Context>();
     let remote = context.and_then(|context| context.remote);
     Address::of(remote.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |r| r.ip()))
 }
 
 /// Whole seconds for `Retry-After`.
-pub(crate) fn seconds(wait: Duration) -> u64 {
+pub fn seconds(wait: Duration) -> u64 {
     wait.as_secs() + 1
 }
 
@@ -84,18 +84,18 @@ impl Logins {
         all.privileged.extend(roles);
     }
 
-    pub(crate) fn privileged(&self) -> BTreeSet<String> {
+    pub fn privileged(&self) -> BTreeSet<String> {
         let all = self.0.known.read();
         all.privileged.clone()
     }
 
-    pub(crate) fn all(&self) -> Vec<Login> {
+    pub fn all(&self) -> Vec<Login> {
         let all = self.0.known.read();
         all.logins.clone()
     }
 
     /// May this address check this user's key now?
-    pub(crate) fn may_try(&self, address: Address, user: &str) -> Result<(), NotNow> {
+    pub fn may_try(&self, address: Address, user: &str) -> Result<(), NotNow> {
         let may = self.0.failures.may_try(address, user, Instant::now());
         may.map_err(|wait| {
             count_login(LoginOutcome::HeldUp);
@@ -104,7 +104,7 @@ impl Logins {
     }
 
     /// Records the outcome of an attempt.
-    pub(crate) fn ended(&self, address: Address, user: &str, accepted: bool) {
+    pub fn ended(&self, address: Address, user: &str, accepted: bool) {
         let now = Instant::now();
         match accepted {
             true => {
@@ -120,7 +120,7 @@ impl Logins {
 
     /// Is it the password? Hashing runs on a thread of its own, by turns. An attempt that was
     /// blocked while waiting for its turn is refused.
-    pub(crate) async fn matches(
+    pub async fn matches(
         &self,
         address: Address,
         user: &str,

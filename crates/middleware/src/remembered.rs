@@ -18,7 +18,7 @@ struct Entry<T> {
 /// constructed without the keys.
 type Digest = (u64, u64);
 
-pub(crate) struct Remembered<T> {
+pub struct Remembered<T> {
     keys: [RandomState; 2],
     entries: RwLock<HashMap<Digest, Entry<T>>>,
 }
@@ -38,7 +38,8 @@ impl<T: Clone> Remembered<T> {
         (one.hash_one(token), other.hash_one(token))
     }
 
-    pub(crate) fn get(&self, token: &str, now: u64) -> Option<T> {
+    /// The value of a token, if it is remembered and still valid.
+    pub fn get(&self, token: &str, now: u64) -> Option<T> {
         let entries = self.entries.read();
         entries
             .get(&self.digest(token))
@@ -47,7 +48,7 @@ impl<T: Clone> Remembered<T> {
     }
 
     /// Caches a value through the second `until`.
-    pub(crate) fn add(&self, token: &str, until: u64, now: u64, value: T) {
+    pub fn add(&self, token: &str, until: u64, now: u64, value: T) {
         let mut entries = self.entries.write();
         if entries.len() >= TOKENS_MAX {
             entries.retain(|_, entry| entry.until >= now);

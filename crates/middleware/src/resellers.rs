@@ -11,7 +11,7 @@ use crate::FilterError;
 
 /// Parses `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or an empty list, are the empty
 /// prefix.
-pub(crate) fn reseller_prefixes(section: &Section) -> Vec<String> {
+pub fn reseller_prefixes(section: &Section) -> Vec<String> {
     let mut prefixes: Vec<String> = Vec::new();
     for item in section.list_or("reseller_prefix", "AUTH") {
         let mut prefix = if item == "''" { String::new() } else { item };
@@ -71,7 +71,7 @@ pub(crate) fn deny(path: &str, is_known: bool) -> Response {
 }
 
 /// The URL by which the client reached this server, from its headers.
-pub(crate) fn host_url(request: &Request) -> String {
+pub fn host_url(request: &Request) -> String {
     let scheme = Context::of_request(request).scheme();
     let host = respond::header(request.headers(), HOST.as_str())
         .or_else(|| request.uri().authority().map(|a| a.as_str()))
@@ -81,7 +81,7 @@ pub(crate) fn host_url(request: &Request) -> String {
 }
 
 /// An error about an option whose value must not be shown.
-pub(crate) fn secret_option(section: &Section, option: &str, remedy: &str) -> FilterError {
+pub fn secret_option(section: &Section, option: &str, remedy: &str) -> FilterError {
     let mut error = section.bad(option, remedy);
     if let ConfError::Value { value, .. } = &mut error {
         *value = "(not shown)".into();

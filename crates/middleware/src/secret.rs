@@ -14,7 +14,7 @@ const HASHED: &str = "{pbkdf2-sha256}";
 const ROUNDS_MAX: u32 = 5_000_000;
 
 #[derive(Clone)]
-pub(crate) enum Secret {
+pub enum Secret {
     Plain(Arc<str>),
     Hashed {
         rounds: u32,
@@ -25,7 +25,7 @@ pub(crate) enum Secret {
 
 impl Secret {
     /// Parses a password. The error describes what was expected.
-    pub(crate) fn read(text: &str) -> Result<Secret, &'static str> {
+    pub fn read(text: &str) -> Result<Secret, &'static str> {
         let Some(hashed) = text.strip_prefix(HASHED) else {
             return match text {
                 "" => Err("expected a password"),
@@ -50,7 +50,7 @@ impl Secret {
     }
 
     /// Compares a password. Takes as long as the rounds need, so it must run on a blocking thread.
-    pub(crate) fn matches(&self, password: &str) -> bool {
+    pub fn matches(&self, password: &str) -> bool {
         match self {
             Secret::Plain(key) => {
                 !password.is_empty() && bool::from(key.as_bytes().ct_eq(password.as_bytes()))
@@ -64,19 +64,21 @@ impl Secret {
         }
     }
 
-    pub(crate) fn rounds(&self) -> u32 {
+    /// Rounds of hashing that a comparison takes; 0 for a password in clear.
+    pub fn rounds(&self) -> u32 {
         match self {
             Secret::Plain(_) => 0,
             Secret::Hashed { rounds, .. } => *rounds,
         }
     }
 
-    pub(crate) fn is_slow(&self) -> bool {
+    /// Whether comparisons are worth a thread of their own.
+    pub fn is_slow(&self) -> bool {
         matches!(self, Secret::Hashed { .. })
     }
 
     /// Input of a token's proof, which changes with the password.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         match self {
             Secret::Plain(key) => key.as_bytes(),
             Secret::Hashed { hash, .. } => hash,

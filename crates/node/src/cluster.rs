@@ -12,10 +12,10 @@ use cairn_peer::Rings;
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
 /// Content of one `swift_dir`.
-pub(crate) struct Cluster {
-    pub(crate) swift_dir: PathBuf,
+pub struct Cluster {
+    pub swift_dir: PathBuf,
     pub(crate) hash_path: HashPath,
-    pub(crate) policies: Arc<PolicySet>,
+    pub policies: Arc<PolicySet>,
     /// `diskfile_module` of the policies that set it.
     pub(crate) diskfile_modules: BTreeMap<PolicyIndex, String>,
     pub(crate) constraints: Arc<Constraints>,
@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     /// The rings, loaded on first use: account and container servers need none.
-    pub(crate) fn rings(&self) -> Result<Arc<Rings>> {
+    pub fn rings(&self) -> Result<Arc<Rings>> {
         if let Some(rings) = self.rings.get() {
             return Ok(rings.clone());
         }
@@ -72,10 +72,10 @@ impl Cluster {
 
 /// All clusters of a process, by `swift_dir`.
 #[derive(Default)]
-pub(crate) struct Clusters(BTreeMap<PathBuf, Arc<Cluster>>);
+pub struct Clusters(BTreeMap<PathBuf, Arc<Cluster>>);
 
 impl Clusters {
-    pub(crate) fn get(&mut self, swift_dir: &Path) -> Result<Arc<Cluster>> {
+    pub fn get(&mut self, swift_dir: &Path) -> Result<Arc<Cluster>> {
         if let Some(known) = self.0.get(swift_dir) {
             return Ok(known.clone());
         }

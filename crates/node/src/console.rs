@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cairn_console::{
-    ConsoleOptions, DeviceShare, DeviceState, Password, PolicyState, ReconSource, RingState, Space,
-    StoreState, StoreView,
+use cairn_console_api::{
+    ConsoleOptions, ConsoleServer, DeviceShare, DeviceState, Password, PolicyState, ReconSource,
+    RingState, Space, StoreState, StoreView,
 };
 use cairn_http::Handler;
 use cairn_http::audit::AuditLog;
@@ -29,6 +29,8 @@ use crate::up::StoreTls;
 /// A console to be served, with its port bound.
 #[derive(Debug)]
 pub struct ConsoleRun {
+    /// The console's program.
+    pub server: Arc<dyn ConsoleServer>,
     pub listener: TcpListener,
     pub bind: SocketAddr,
     /// Host names accepted in requests, beside addresses and `localhost`.
@@ -45,7 +47,8 @@ pub struct ConsoleRun {
 }
 
 impl ConsoleRun {
-    fn options(self, store: Option<StoreView>) -> Result<(TcpListener, ConsoleOptions)> {
+    /// Its program, and what it is started with.
+    fn start(self, store: Option<StoreView>) -> Result<Start> {
         let program = std::env::current_exe().context("cannot tell which program this is")?;
         let tls = self.tls.as_ref().map(|tls| {
             ServerTls::load(TlsFiles {
@@ -66,7 +69,24 @@ impl ConsoleRun {
             audit: self.audit.map(Arc::new),
             store,
         };
-        Ok((self.listener, options))
+        Ok(Start {
+            server: self.server,
+            listener: self.listener,
+            options,
+        })
+    }
+}
+
+/// A console about to be started.
+struct Start {
+    server: Arc<dyn ConsoleServer>,
+    listener: TcpListener,
+    options: ConsoleOptions,
+}
+
+impl Start {
+    async fn serve(self, stop: watch::Receiver<bool>) -> Result<()> {
+        self.server.serve(self.listener, self.options, stop).await
     }
 }
 
@@ -76,14 +96,13 @@ pub(crate) async fn serve(
     store: Option<StoreView>,
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let (listener, options) = console.options(store)?;
-    cairn_console::run(listener, options, stop).await
+    console.start(store)?.serve(stop).await
 }
 
 /// Serves a console alone until a signal ends it. `greeting` is printed once it is ready, and not
 /// if it fails: its certificate is read first.
 pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
-    let (listener, options) = console.options(None)?;
+    let start = console.start(None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("cairn-console")
@@ -101,7 +120,7 @@ pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
             .write_all(greeting.as_bytes())
             .and_then(|()| out.flush());
         drop(out);
-        let served = cairn_console::run(listener, options, stop).await;
+        let served = start.serve(stop).await;
         watching.abort();
         served
     })

@@ -137,7 +137,7 @@ impl EngineModules {
 
     /// Constructs the engine of each policy of a cluster; also returns them by name. Policies whose
     /// modules have the same engine share one.
-    pub(crate) fn make(
+    pub fn make(
         &self,
         cluster: &Cluster,
         section: &Section,
@@ -165,9 +165,9 @@ impl EngineModules {
 }
 
 /// Engines constructed together.
-pub(crate) struct Made {
-    pub(crate) engines: Engines,
-    pub(crate) by_name: BTreeMap<&'static str, Arc<dyn Engine>>,
+pub struct Made {
+    pub engines: Engines,
+    pub by_name: BTreeMap<&'static str, Arc<dyn Engine>>,
 }
 
 fn module(name: &'static str, serves: Serves, engine: &'static str, make: Make) -> EngineModule {

@@ -1,24 +1,22 @@
 //! A node: the programs that serve. From conf files to running servers ([`serve`]), and the
 //! all-in-one store that writes its own conf files ([`up`]).
 //!
-//! The layer that joins all others: it may depend on every crate of the store, and nothing but the
-//! binary depends on it. Requests are handled elsewhere; this crate manages files, ports, locks,
-//! signals, threads, and their order.
+//! The layer that joins all others: it may depend on every crate of the store; only the binary and
+//! operators' programs (`tools`) depend on it. Requests are handled elsewhere; this crate manages
+//! files, ports, locks, signals, threads, and their order.
 
 mod backend_tls;
 mod backends;
 mod background;
-mod cluster;
+pub mod cluster;
 pub mod conf;
 pub mod console;
-pub mod container_deleter;
 pub mod daemon;
 pub mod daemons;
-pub mod drive_audit;
+pub mod embedded;
 pub mod engines;
 mod for_clients;
 mod head_limits;
-pub mod init;
 mod known_keys;
 mod limits;
 mod listen;
@@ -32,20 +30,16 @@ mod pid_file;
 mod pipeline;
 mod ports;
 mod priority;
-mod privileges;
+pub mod privileges;
 mod progress_bar;
-pub mod rekey;
-pub mod relinker;
 pub mod reload;
 mod ring_ports;
 pub mod role;
 pub mod serve;
 mod services;
 pub mod settings;
-pub mod shard_ranges;
-pub mod show_conf;
 pub mod signals;
-mod similar;
+pub mod similar;
 mod stdio;
 mod storage;
 pub mod supervisor;

@@ -4,12 +4,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cairn_http::{Clock, Handler, InfoSource};
-use cairn_middleware::{CrossOrigin, FilterEnv, Logins, NoInfo, Random};
+use cairn_middleware::{CrossOrigin, FilterEnv, Filters, Logins, NoInfo, Random};
 use tracing::info;
 
 use crate::cluster::Cluster;
 use crate::conf::{Filter, ServerConf};
 use crate::role::Role;
+
+/// The filters that a pipeline may have.
+pub(crate) fn filters() -> Filters {
+    Filters::all().with("identity", cairn_identity::make)
+}
 
 /// Environment of a pipeline's filters. `info` is the proxy's; filters of backends make no
 /// requests.
@@ -38,9 +43,11 @@ pub(crate) fn build(conf: &ServerConf, app: Handler, env: &FilterEnv) -> Result<
 
 /// Wraps `app` in these filters, outermost first.
 pub(crate) fn around(filters: &[Filter], app: Handler, env: &FilterEnv) -> Result<Handler> {
+    let known = self::filters();
     let mut next = app;
     for filter in filters.iter().rev() {
-        next = cairn_middleware::build(&filter.entry_point, &filter.section, next, env)
+        next = known
+            .build(&filter.entry_point, &filter.section, next, env)
             .with_context(|| format!("[filter:{}]", filter.name))?;
     }
     Ok(next)

@@ -24,7 +24,7 @@ struct Account {
 }
 
 /// Switches to `user` if this process is root's; otherwise logs that nothing changed.
-pub(crate) fn become_user(user: &str) -> Result<()> {
+pub fn become_user(user: &str) -> Result<()> {
     if !geteuid().is_root() {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         // After a restart the program already runs as that user.
@@ -68,7 +68,7 @@ pub(crate) fn become_user(user: &str) -> Result<()> {
 }
 
 /// Changes a file's owner to `user`, if this process is root's and the user exists.
-pub(crate) fn give_to(user: &str, file: &Path) {
+pub fn give_to(user: &str, file: &Path) {
     if !geteuid().is_root() {
         return;
     }

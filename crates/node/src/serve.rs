@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cairn_console::StoreView;
+use cairn_console_api::StoreView;
 use cairn_http::metrics::Metrics;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;

@@ -165,7 +165,7 @@ impl ServerSettings {
 }
 
 /// The user that a program started as root switches to.
-pub(crate) fn user(section: &Section) -> Option<String> {
+pub fn user(section: &Section) -> Option<String> {
     let user = section.get("user").filter(|user| !user.is_empty());
     user.map(str::to_owned)
 }
@@ -254,7 +254,8 @@ fn workers(section: &Section) -> Result<Option<usize>, ConfError> {
     }
 }
 
-pub(crate) fn log_level(section: &Section) -> Result<LogLevel> {
+/// The option `log_level`, in syslog's words.
+pub fn log_level(section: &Section) -> Result<LogLevel> {
     let text = section
         .str_or("log_level", "INFO")
         .trim()

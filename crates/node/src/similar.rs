@@ -1,7 +1,7 @@
 //! "Did you mean": the known word nearest to a mistyped one.
 
 /// ` (did you mean X?)`, or nothing if no known word is near.
-pub(crate) fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let limit = (word.chars().count() / 3).clamp(1, 4);
     known
         .into_iter()

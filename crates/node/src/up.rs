@@ -18,10 +18,12 @@ mod welcome;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
+use cairn_console_api::ConsoleServer;
 use cairn_formats::ini::Conf;
 use tracing::warn;
 
@@ -117,8 +119,8 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
     Ok(store)
 }
 
-/// Serves the store until a signal ends it.
-pub fn up(options: UpOptions) -> Result<()> {
+/// Serves the store until a signal ends it, and beside it `console`, if the options have one.
+pub fn up(options: UpOptions, console: Arc<dyn ConsoleServer>) -> Result<()> {
     logging::start(&options.log, LogLevel::Info)?;
     let store = write_configuration(&options)?;
     let confs = Role::ALL
@@ -132,7 +134,7 @@ pub fn up(options: UpOptions) -> Result<()> {
             "this device's folder is gone: the device is down, the others serve"
         );
     }
-    let console = console::prepare(&options, &store, &confs)?;
+    let console = console::prepare(console, &options, &store, &confs)?;
     let console_shown = console.as_ref().map(|(run, password)| (run.bind, password));
     let greeting = welcome::text(&store, console_shown);
     serve::run(

@@ -133,7 +133,7 @@ impl fmt::Display for Device {
 }
 
 /// An IPv6 address in brackets; anything else unchanged.
-pub(crate) fn bracketed(ip: &str) -> String {
+pub fn bracketed(ip: &str) -> String {
     if ip.contains(':') {
         format!("[{ip}]")
     } else {

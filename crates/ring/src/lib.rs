@@ -2,15 +2,14 @@
 //!
 //! [`Ring`] does look-ups (primaries and handoffs, in OpenStack Swift's order) in a `.ring.gz`
 //! file; [`RingBuilder`] assigns partitions to devices and writes such files; [`CompositeBuilder`]
-//! combines the rings of several builders; [`cli`] is `cairn ring` (`swift-ring-builder`) and
-//! `swift-ring-composer`.
+//! combines the rings of several builders. The programs over them (`cairn ring`,
+//! `swift-ring-composer`) are in `tools`.
 //!
-//! Pure: values in, values out, no tokio. Depends on `cairn-types` only. Files are accessed in
-//! three modules, `files.rs` (load, save, reload), `composite.rs` and `cli`; the clock is read in
-//! `cli` alone.
+//! Pure: values in, values out, no tokio, no clock. Depends on `cairn-types` only. Files are
+//! accessed in two modules, `files.rs` (load, save, reload) and `composite.rs`.
 
 pub mod builder;
-pub mod cli;
+pub mod search;
 
 mod address;
 mod bitset;
@@ -23,7 +22,6 @@ mod handoffs;
 mod lookup;
 mod python_random;
 mod read;
-mod search;
 mod write;
 
 pub use address::{AddressError, normalize_address, normalize_ip};
@@ -33,7 +31,7 @@ pub use builder::{
 };
 pub use composite::{Component, CompositeBuilder, CompositeError};
 pub use data::{FormatVersion, RingData, Row};
-pub use device::Device;
+pub use device::{Device, bracketed};
 pub use error::RingError;
 pub use files::RingFile;
 pub use handoffs::{HandoffNode, Handoffs};

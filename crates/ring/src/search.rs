@@ -111,12 +111,16 @@ impl DeviceSearch {
 }
 
 /// The device described by a one-word `add` value; `region` is `None` if omitted.
-pub(crate) struct AddValue {
-    pub(crate) has_region: bool,
-    pub(crate) device: NewDevice,
+pub struct AddValue {
+    pub has_region: bool,
+    pub device: NewDevice,
 }
 
-pub(crate) fn parse_add_value(value: &str, weight: f64) -> Result<AddValue, SearchError> {
+/// Parses a one-word `add` value: `r1z1-10.0.0.1:6200R10.1.0.1:6300/sda_meta`.
+///
+/// # Errors
+/// The value has another form, or a number in it is too large.
+pub fn parse_add_value(value: &str, weight: f64) -> Result<AddValue, SearchError> {
     let malformed = || SearchError::Add {
         value: value.to_owned(),
     };
@@ -152,7 +156,11 @@ pub(crate) fn parse_add_value(value: &str, weight: f64) -> Result<AddValue, Sear
     })
 }
 
-pub(crate) fn check_device_name(name: &str, value: &str) -> Result<(), SearchError> {
+/// Refuses a device's name that begins or ends with a space, or is empty; `value` is for the error.
+///
+/// # Errors
+/// The name is refused.
+pub fn check_device_name(name: &str, value: &str) -> Result<(), SearchError> {
     if name.is_empty() || name.starts_with(' ') || name.ends_with(' ') {
         return Err(SearchError::DeviceName {
             name: name.to_owned(),
@@ -162,7 +170,11 @@ pub(crate) fn check_device_name(name: &str, value: &str) -> Result<(), SearchErr
     Ok(())
 }
 
-pub(crate) fn parse_change_value(value: &str) -> Result<DeviceChange, SearchError> {
+/// Parses a one-word `set_info` value: `10.0.0.1:6200R10.1.0.1:6300/sda_meta`, in parts.
+///
+/// # Errors
+/// The value has another form, or changes nothing.
+pub fn parse_change_value(value: &str) -> Result<DeviceChange, SearchError> {
     let mut rest = Rest::new(value);
     let mut change = DeviceChange::default();
     (change.ip, change.port) = rest.ip_and_port()?;

@@ -41,14 +41,11 @@ const ALLOWED: [(&str, &str); 22] = [
         "crates/daemons/src/recon_cache.rs",
         "caches for monitoring: whole, not durable",
     ),
+    ("crates/identity/src/revoked.rs", "tokens that were ended"),
+    ("crates/tools/src/drive_audit.rs", "fstab"),
+    ("crates/tools/src/rekey.rs", "how far re-keying came"),
     (
-        "crates/middleware/src/identity/revoked.rs",
-        "tokens that were ended",
-    ),
-    ("crates/node/src/drive_audit.rs", "fstab"),
-    ("crates/node/src/rekey.rs", "how far re-keying came"),
-    (
-        "crates/node/src/relinker/progress.rs",
+        "crates/tools/src/relinker/progress.rs",
         "how far a relinker came",
     ),
     (

@@ -10,7 +10,7 @@ const ALLOWED: [(&str, &str); 3] = [
     ("crates/node/src/engines.rs", "registers the engines"),
     ("crates/node/src/backends.rs", "reads diskfile's options"),
     (
-        "crates/node/src/relinker.rs",
+        "crates/tools/src/relinker.rs",
         "its own files on a device are named after the policy's folder",
     ),
 ];

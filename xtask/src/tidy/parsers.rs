@@ -58,13 +58,25 @@ const PARSERS: [(&str, How); 43] = [
     ("crates/advise/src/cell.rs", Property),
     ("crates/emulate/src/network.rs", Property),
     ("crates/study/src/file/tests.rs", Property),
-    ("crates/middleware/src/identity/revoked.rs", Property),
-    ("crates/middleware/src/identity/tokens.rs", Property),
-    ("crates/middleware/src/formpost/attributes.rs", Property),
-    ("crates/middleware/src/formpost/multipart.rs", Property),
-    ("crates/middleware/src/crypto/multipart.rs", Property),
-    ("crates/middleware/src/tempurl/ip_range.rs", Property),
-    ("crates/middleware/src/tempurl/expires.rs", Property),
+    ("crates/identity/src/revoked.rs", Property),
+    ("crates/identity/src/tokens.rs", Property),
+    (
+        "crates/middleware/src/filters/formpost/attributes.rs",
+        Property,
+    ),
+    (
+        "crates/middleware/src/filters/formpost/multipart.rs",
+        Property,
+    ),
+    (
+        "crates/middleware/src/filters/crypto/multipart.rs",
+        Property,
+    ),
+    (
+        "crates/middleware/src/filters/tempurl/ip_range.rs",
+        Property,
+    ),
+    ("crates/middleware/src/filters/tempurl/expires.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

@@ -1,3 +1,4 @@
+use cairn_console_api::{Password, StoreState, StoreView};
 use cairn_http::Clock;
 use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
@@ -7,9 +8,7 @@ use http::HeaderMap;
 use tokio::sync::watch;
 
 use super::*;
-use crate::password::Password;
 use crate::session::Sessions;
-use crate::store::{StoreState, StoreView};
 use crate::{guard, history, queue};
 
 /// A console over a store that accepts every sign-in and records requests.

@@ -26,10 +26,10 @@ const ENTRIES_MAX: usize = 4096;
 
 /// A client's address; for IPv6 its network, of which it may use any address.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub(crate) struct Address(IpAddr);
+pub struct Address(IpAddr);
 
 impl Address {
-    pub(crate) fn of(address: IpAddr) -> Address {
+    pub fn of(address: IpAddr) -> Address {
         Address(match address.to_canonical() {
             IpAddr::V6(v6) => {
                 let network = u128::from(v6) >> 64 << 64;

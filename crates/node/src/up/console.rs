@@ -3,9 +3,10 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use cairn_console::Password;
+use cairn_console_api::{ConsoleServer, Password};
 use cairn_http::Clock;
 use cairn_http::audit::AuditLog;
 use cairn_http::serve::bind;
@@ -36,8 +37,9 @@ pub(crate) enum Shown {
     In(PathBuf),
 }
 
-/// Binds the console's port.
+/// Binds the port of the console, which `server` will serve.
 pub(crate) fn prepare(
+    server: Arc<dyn ConsoleServer>,
     options: &UpOptions,
     store: &Store,
     confs: &[ServerConf],
@@ -68,6 +70,7 @@ pub(crate) fn prepare(
         }
     };
     let run = ConsoleRun {
+        server,
         bind: listener.local_addr().context("the console's address")?,
         listener,
         hosts: options.console_hosts.clone(),

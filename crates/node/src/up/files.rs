@@ -77,7 +77,7 @@ const PIPELINE: &[Filter] = &[
 
 /// The filters of [`PIPELINE`] that this build has.
 fn pipeline() -> impl Iterator<Item = &'static Filter> {
-    let built = cairn_middleware::known();
+    let built = crate::pipeline::filters().known();
     PIPELINE
         .iter()
         .filter(move |f| built.contains(&f.entry_point))
