@@ -28,12 +28,12 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
-use crate::cairn::{Cairn, Spread};
-use crate::process::{Process, free_ports, wait_for_port};
-use crate::swift::{Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::swift::{Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 use disk::{Disk, FileSystem};
 use load::{Job, Outcome, Verb};
 use usage::Watch;

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::pair::Pair;
 use super::{Cell, Options};
-use crate::workspace;
+use cairn_testkit::workspace;
 
 pub(super) fn measure(options: &Options) -> Result<()> {
     let before = options.against.as_deref();

@@ -8,8 +8,8 @@ use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
 use super::{Cell, Options, Subject, alternate};
-use crate::cairn::{Cairn, Spread};
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::workspace;
 
 const NONE: &str = "none";
 const SWIFTS: &str = "AES-CTR";

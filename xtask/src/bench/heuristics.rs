@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Options;
 use super::pair::Pair;
-use crate::workspace;
+use cairn_testkit::workspace;
 
 /// Environment variable that switches heuristics off (`cairn_types::heuristic::VARIABLE`).
 const VARIABLE: &str = "CAIRN_WITHOUT";

@@ -10,7 +10,7 @@ use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
 use super::{Cell, Options, Subject, alternate};
-use crate::cairn::{Cairn, Spread};
+use cairn_testkit::cairn::{Cairn, Spread};
 
 /// Two running stores, all frozen but the one that is measured.
 pub(super) struct Pair {

@@ -28,13 +28,13 @@ use hdrhistogram::Histogram;
 use super::disk::Disk;
 use super::load::{Job, Verb};
 use super::{CONTAINERS, Only, Options, load_process};
-use crate::cairn::{Cairn, Spread};
-use crate::process::{Process, free_ports, wait_for_port};
-use crate::random::Random;
-use crate::swift::{CORE_PIPELINE, Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::random::Random;
+use cairn_testkit::swift::{CORE_PIPELINE, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
 const DEVICES: usize = 4;
 /// Maximum number of passes to restore the device.

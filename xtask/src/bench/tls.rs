@@ -12,9 +12,9 @@ use super::disk::Disk;
 use super::load::{Job, Outcome, Verb};
 use super::protection::Bar;
 use super::{CONTAINERS, Options, READ_OBJECTS, load_process};
-use crate::cairn::{Cairn, Spread};
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
 /// Required fraction of the throughput without TLS, by size.
 const WANTED: [(u64, f64); 2] = [(4_000, 0.7), (1_000_000, 0.6)];
