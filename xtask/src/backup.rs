@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::clients::same_trees;
-use crate::report::Report;
-use crate::workspace::{install, run_quiet};
+use cairn_testkit::report::Report;
+use cairn_testkit::trees::same_trees;
+use cairn_testkit::workspace::{install, run_quiet, utf8};
 
 /// A program's login; the names are those of OpenStack's environment variables.
 #[derive(Clone, Copy)]
@@ -78,10 +78,6 @@ fn has_module(module: &str, package: &str) -> bool {
     imports()
 }
 
-fn text(path: &Path) -> Result<&str> {
-    path.to_str().context("a path is not UTF-8")
-}
-
 fn restic_v1(url: &str, tree: &Path, dir: &Path) -> Result<()> {
     restic(url, Login::V1, tree, &dir.join("restic-v1"))
 }
@@ -120,7 +116,7 @@ fn restic(url: &str, login: Login, tree: &Path, back: &Path) -> Result<()> {
     restic(&["init"])?;
     restic(&["backup", "."])?;
     restic(&["check", "--read-data"])?;
-    restic(&["restore", "latest", "--target", text(back)?])?;
+    restic(&["restore", "latest", "--target", utf8(back)?])?;
     same_trees(tree, back)
 }
 
@@ -143,7 +139,7 @@ fn duplicity(url: &str, login: Login, tree: &Path, back: &Path) -> Result<()> {
         command
             .env("LC_ALL", "C.UTF-8")
             .env("SWIFT_PASSWORD", "testing")
-            .args(["--no-encryption", "--archive-dir", text(&cache)?]);
+            .args(["--no-encryption", "--archive-dir", utf8(&cache)?]);
         match login {
             // The part of its library that requests sizes reads a v1 login from these names only;
             // without them each request is retried for two minutes.
@@ -164,9 +160,9 @@ fn duplicity(url: &str, login: Login, tree: &Path, back: &Path) -> Result<()> {
         };
         run_quiet(command.args(args))
     };
-    duplicity(&[text(tree)?, container])?;
-    duplicity(&["verify", "--compare-data", container, text(tree)?])?;
-    duplicity(&["restore", container, text(back)?])?;
+    duplicity(&[utf8(tree)?, container])?;
+    duplicity(&["verify", "--compare-data", container, utf8(tree)?])?;
+    duplicity(&["restore", container, utf8(back)?])?;
     same_trees(tree, back)
 }
 
@@ -187,9 +183,9 @@ fn rclone_v3(url: &str, tree: &Path, dir: &Path) -> Result<()> {
             .args(["--retries", "1", "--low-level-retries", "1", "--quiet"]);
         run_quiet(command.args(args))
     };
-    rclone(&["copy", text(tree)?, "cairn:rclone-v3"])?;
-    rclone(&["check", "--download", text(tree)?, "cairn:rclone-v3"])?;
-    rclone(&["copy", "cairn:rclone-v3", text(&back)?])?;
+    rclone(&["copy", utf8(tree)?, "cairn:rclone-v3"])?;
+    rclone(&["check", "--download", utf8(tree)?, "cairn:rclone-v3"])?;
+    rclone(&["copy", "cairn:rclone-v3", utf8(&back)?])?;
     same_trees(tree, &back)?;
     rclone(&["purge", "cairn:rclone-v3"])?;
     Ok(())

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
-use crate::process::{Process, free_ports, wait_for_port};
-use crate::workspace::{install, run_quiet};
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::workspace::{install, run_quiet, utf8};
 
 /// Programs and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -110,11 +110,7 @@ impl Ceph {
     }
 
     fn path(&self, name: &str) -> Result<String> {
-        let path = self.dir.join(name);
-        Ok(path
-            .to_str()
-            .context("a path that is not UTF-8")?
-            .to_owned())
+        Ok(utf8(&self.dir.join(name))?.to_owned())
     }
 
     fn daemon(&mut self, name: &str, program: &str, arguments: &[&str]) -> Result<()> {

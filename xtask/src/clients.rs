@@ -2,19 +2,19 @@
 //! programs (`backup.rs`). Each transfers a generated tree with unusual file names in both
 //! directions, and the bytes are compared.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::backup;
-use crate::cairn::{Cairn, Spread};
-use crate::random::Random;
-use crate::report::Report;
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace::{self, install, run_quiet};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::random::Random;
+use cairn_testkit::report::Report;
+use cairn_testkit::trees::{files, same_trees, write_tree};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, install, run_quiet};
 
 const FILES: usize = 2000;
 
@@ -52,96 +52,6 @@ pub(crate) fn run() -> Result<Report> {
     backup::check(&mut report, &url, &tree, dir.path());
     report.check("SIGTERM ends the store", || store.stop());
     Ok(report)
-}
-
-/// Writes files with names that are difficult for clients and servers, in folders with such names.
-pub(crate) fn write_tree(root: &Path, files: usize) -> Result<()> {
-    const FOLDERS: [&str; 8] = [
-        "",
-        "plain",
-        "with space",
-        "ünï/côdé",
-        "deep/er/and/deeper/still",
-        ".hidden",
-        "100%25",
-        "日本語",
-    ];
-    const NAMES: [&str; 16] = [
-        "plain.txt",
-        "two words",
-        "per%cent",
-        "per%2Fcent",
-        "hash#tag",
-        "question?mark",
-        "a+b&c=d",
-        "quo\"te",
-        "apo'strophe",
-        "semi;colon,comma",
-        "naïve",
-        "😀",
-        "back\\slash",
-        "~tilde",
-        "-dash",
-        "(paren)[bracket]",
-    ];
-    let mut random = Random::new(2000);
-    for number in 0..files {
-        let folder = root.join(FOLDERS[number % FOLDERS.len()]);
-        std::fs::create_dir_all(&folder)?;
-        let mut name = format!(
-            "{number:04} {}",
-            NAMES[number / FOLDERS.len() % NAMES.len()]
-        );
-        if number % 97 == 0 {
-            name.push_str(&"long".repeat(50));
-        }
-        let size = match number {
-            n if n % 50 == 0 => 0,
-            n if n % 500 == 1 => 4_000_000 + random.below(4_000_000),
-            n if n % 40 == 2 => random.below(300_000),
-            _ => random.below(8_000),
-        };
-        std::fs::write(folder.join(name), random.bytes(size as usize))?;
-    }
-    Ok(())
-}
-
-/// Every file below `root` by its relative path.
-fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                found.insert(path.strip_prefix(root)?.to_owned(), path);
-            }
-        }
-    }
-    Ok(found)
-}
-
-pub(crate) fn same_trees(source: &Path, back: &Path) -> Result<()> {
-    let (source, back) = (files(source)?, files(back)?);
-    for (name, path) in &source {
-        let other = back
-            .get(name)
-            .with_context(|| format!("{} did not come back", name.display()))?;
-        ensure!(
-            std::fs::read(path)? == std::fs::read(other)?,
-            "{} came back different",
-            name.display()
-        );
-    }
-    ensure!(
-        source.len() == back.len(),
-        "{} files went, {} came back",
-        source.len(),
-        back.len()
-    );
-    Ok(())
 }
 
 fn swiftclient(venv: &Venv, url: &str, tree: &Path, back: &Path) -> Result<()> {

@@ -10,12 +10,13 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 
-use crate::cairn::{Cairn, Spread, users};
 use crate::probe::{self, Probe};
-use crate::swift::{ENCRYPTED_FULL_PIPELINE, FULL_PIPELINE, Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::conf::users;
+use cairn_testkit::swift::{ENCRYPTED_FULL_PIPELINE, FULL_PIPELINE, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
 const FUNCTIONAL: &str = include_str!("../conformance/functional-upstream.txt");
 const FUNCTIONAL_LATER: &str = include_str!("../conformance/functional-later.txt");

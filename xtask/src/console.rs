@@ -1,17 +1,17 @@
 //! Checks of the console's page: whether `console/dist` is up to date with its source, its unit
 //! tests, and all of it in a real browser (Debian's chromium) against a store of `cairn up`.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 
-use crate::process::{Process, free_range, wait_for};
-use crate::report::Report;
-use crate::wire::Connection;
-use crate::workspace::{
-    build_cairn, have, install, results, root, run as run_program, run_quiet, scratch,
+use cairn_testkit::process::{Process, free_range};
+use cairn_testkit::report::Report;
+use cairn_testkit::workspace::{
+    build_cairn, find, have, install, results, root, run as run_program, run_quiet, scratch, utf8,
 };
 
 #[derive(Args, Default)]
@@ -84,7 +84,7 @@ fn browser(options: &Options) -> Result<()> {
         .env("STORE_USER", "test:tester")
         .env("STORE_KEY", "testing")
         .env("TMPDIR", dir.path());
-    if let Some(chromium) = which("chromium") {
+    if let Some(chromium) = find("chromium") {
         command.env("CHROMIUM", chromium);
     }
     if options.shots {
@@ -104,7 +104,7 @@ fn browser(options: &Options) -> Result<()> {
 /// Starts a store with its console one port above; the password is written to the file that the
 /// first start reads.
 fn start(binary: &Path, data: &Path, logs: &Path, port: u16) -> Result<Process> {
-    let data_text = data.to_str().context("a path that is not UTF-8")?;
+    let data_text = utf8(data)?;
     let bind = format!("127.0.0.1:{port}");
     let make = [
         "up",
@@ -121,19 +121,6 @@ fn start(binary: &Path, data: &Path, logs: &Path, port: u16) -> Result<Process> 
     let console = format!("127.0.0.1:{}", port + 1);
     let args = ["up", "--data", data_text, "--console", &console];
     let mut store = Process::start("up", binary, &args, &logs.join("log"))?;
-    wait_for("the console", 60, || {
-        if let Some(words) = store.ended() {
-            bail!("{words}");
-        }
-        let answer = Connection::new(port + 1).call("GET", "/api/session", &[], b"");
-        Ok(answer.is_ok_and(|a| a.status == 200))
-    })?;
+    store.wait_for_answer((Ipv4Addr::LOCALHOST, port + 1), "/api/session", 60)?;
     Ok(store)
-}
-
-fn which(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(program))
-        .find(|file| file.is_file())
 }

@@ -15,14 +15,13 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
-use crate::cairn::{Cairn, Spread};
-use crate::model::keys::Key;
-use crate::model::{check, load};
-use crate::random::Random;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::model::keys::Key;
+use cairn_testkit::model::{CONTAINERS, check, container, load};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
-pub(crate) const CONTAINERS: usize = 4;
 const WORKERS: usize = 8;
 const KEYS_PER_WORKER: usize = 30;
 
@@ -72,7 +71,7 @@ fn rounds(options: &Options, dir: &std::path::Path) -> Result<()> {
     let (mut acknowledged, mut killed_within) = (0, 0);
     for round in 1..=options.rounds {
         let moment = Duration::from_millis(50 + random.below(1200));
-        let counts = load_and_kill(&mut store, &account, &mut keys, random.next(), moment)?;
+        let counts = load_and_kill(&mut store, &account, &mut keys, random.next_u64(), moment)?;
         acknowledged += counts.acknowledged;
         killed_within += counts.cut_off;
         store.start(Spread::OneProcess)?;
@@ -100,10 +99,6 @@ fn rounds(options: &Options, dir: &std::path::Path) -> Result<()> {
         options.rounds
     );
     Ok(())
-}
-
-pub(crate) fn container(number: usize) -> String {
-    format!("/crash-{number}")
 }
 
 /// Runs the load on every worker's keys until the kill.

@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::cairn::{Cairn, Spread};
-use crate::report::Report;
-use crate::wire::Account;
-use crate::workspace::{self, install};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::report::Report;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, install};
 
 #[derive(Args, Default)]
 pub(crate) struct Options {

@@ -22,8 +22,8 @@ use std::thread::ScopedJoinHandle;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::report::Report;
-use crate::workspace;
+use cairn_testkit::report::Report;
+use cairn_testkit::workspace;
 pub(crate) use cases::Case;
 pub(crate) use disk::FileSystem;
 

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::workspace::{cargo, root, run as run_program, run_quiet, target};
+use cairn_testkit::workspace::{cargo, root, run as run_program, run_quiet, target};
 
 /// Version on crates.io.
 const CARGO_FUZZ: &str = "0.13.2";

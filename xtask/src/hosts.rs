@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::model::check;
-use crate::model::keys::Key;
-use crate::report::Report;
-use crate::workspace;
+use cairn_testkit::model::check;
+use cairn_testkit::model::keys::Key;
+use cairn_testkit::report::Report;
+use cairn_testkit::workspace;
 use clients::{Clients, Proxies};
 use cluster::Cluster;
 use figures::{Figures, Moments};
@@ -213,9 +213,8 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
     }
     println!("{}", figures::table(&all));
     let results = workspace::results("hosts")?;
-    std::fs::write(results.join("hosts.json"), serde_json::to_vec_pretty(&all)?)?;
     std::fs::write(results.join("hosts.md"), figures::table(&all))?;
-    Ok(())
+    workspace::keep("hosts", "hosts.json", &all)
 }
 
 /// Runs one event, with quiet periods before and after; returns the time of the fault, and the

@@ -11,15 +11,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::cairn::{Cairn, Spread};
 use crate::keystone::{
     self, FOREIGNER, Keystone, KeystoneVenv, MEMBER, OTHER, OWNER, RESELLER, SWIFT, Somebody, Token,
 };
-use crate::random::Random;
-use crate::report::Report;
-use crate::venv::Venv;
-use crate::wire::{Account, Connection};
-use crate::workspace::{self, install, root, run_quiet};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::random::Random;
+use cairn_testkit::report::Report;
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::{Account, Connection};
+use cairn_testkit::workspace::{self, install, root, run_quiet};
 
 /// Seconds for which the store under test caches a token.
 const CACHE_TIME: u64 = 5;

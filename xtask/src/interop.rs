@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::cairn::{Cairn, Spread};
-use crate::report::Report;
-use crate::swift::{CORE_PIPELINE, Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::report::Report;
+use cairn_testkit::swift::{CORE_PIPELINE, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 use content::Model;
 use snapshot::Snapshot;
 

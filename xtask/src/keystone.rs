@@ -1,16 +1,17 @@
 //! A real Keystone on loopback, from PyPI: SQLite, Fernet tokens, under uwsgi. With projects, users
 //! and roles for a store whose address is in its catalog.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::process::{Process, free_ports, wait_for};
-use crate::wire::{Connection, Response};
-use crate::workspace::{cache, install, run_quiet};
+use cairn_testkit::process::{Process, free_ports};
+use cairn_testkit::wire::{Connection, Response};
+use cairn_testkit::workspace::{cache, install, run_quiet, utf8};
 
 /// Packages in tested versions.
 const PACKAGES: [&str; 4] = [
@@ -241,21 +242,16 @@ impl Keystone {
         let socket = format!("127.0.0.1:{}", self.port);
         let conf = self.conf();
         let venv = self.venv.bin.parent().context("an environment's folder")?;
-        let path = |path: &Path| {
-            path.to_str()
-                .map(str::to_owned)
-                .context("a path is not UTF-8")
-        };
-        let (conf, venv) = (path(&conf)?, path(venv)?);
+        let (conf, venv) = (utf8(&conf)?, utf8(venv)?);
         let environment = format!("OS_KEYSTONE_CONFIG_FILES={conf}");
-        let folder = format!("OS_KEYSTONE_CONFIG_DIR={}", path(&self.dir)?);
+        let folder = format!("OS_KEYSTONE_CONFIG_DIR={}", utf8(&self.dir)?);
         let args = [
             "--http-socket",
             &socket,
             "--module",
             "keystone.wsgi.api:application",
             "--venv",
-            &venv,
+            venv,
             "--env",
             &environment,
             "--env",
@@ -275,14 +271,7 @@ impl Keystone {
         ];
         let uwsgi = self.venv.bin.join("uwsgi");
         let mut process = Process::start("keystone", &uwsgi, &args, &self.dir.join("log"))?;
-        let port = self.port;
-        wait_for("Keystone", 120, || {
-            if let Some(words) = process.ended() {
-                bail!("{words}");
-            }
-            let answer = Connection::new(port).call("GET", "/v3", &[], b"");
-            Ok(answer.is_ok_and(|a| a.status == 200))
-        })?;
+        process.wait_for_answer((Ipv4Addr::LOCALHOST, self.port), "/v3", 120)?;
         self.process = Some(process);
         Ok(())
     }

@@ -9,13 +9,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::cairn::{Cairn, Spread};
-use crate::process::{Process, wait_for};
-use crate::report::Report;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::lab::Run;
+use cairn_testkit::process::Process;
+use cairn_testkit::report::Report;
+use cairn_testkit::workspace;
 
 const SECRET: &str = "two-drivers-and-a-secret";
 const BRIDGE: &str = "cairnlab0";
@@ -160,10 +161,7 @@ fn start_driver(binary: &Path, dir: &Path, names: &[String], number: u8) -> Resu
         "netns", "exec", namespace, "env", &secret, &cairn, "lab", "driver", "--bind", &bind,
     ];
     let mut process = Process::start(&name, &program("ip")?, &arguments, dir)?;
-    wait_for(&name, 20, || {
-        if let Some(log) = process.ended() {
-            bail!("{log}");
-        }
+    process.wait_until(&name, 20, || {
         let address: SocketAddr = bind.parse()?;
         let reached = std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1));
         Ok(reached.is_ok())
@@ -172,11 +170,7 @@ fn start_driver(binary: &Path, dir: &Path, names: &[String], number: u8) -> Resu
 }
 
 fn program(name: &str) -> Result<std::path::PathBuf> {
-    let path = std::env::var_os("PATH").context("PATH is not set")?;
-    std::env::split_paths(&path)
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
-        .with_context(|| format!("{name} is not in PATH"))
+    workspace::find(name).with_context(|| format!("{name} is not in PATH"))
 }
 
 const WORKLOAD: &str = r#"<workload name="drivers"><workflow>
@@ -235,24 +229,9 @@ fn controlled(
     let told = meanwhile();
     let status = child.wait()?;
     told?;
-    let read = |file: &str| -> Result<Value> {
-        let path = dir.join(name).join(file);
-        let text = std::fs::read(&path).with_context(|| format!("{}: {status}", path.display()))?;
-        Ok(serde_json::from_slice(&text)?)
-    };
-    let stages = read("stages.json")?;
-    let main = stages.as_array().into_iter().flatten().find(|stage| {
-        stage["name"]
-            .as_str()
-            .is_some_and(|name| name.ends_with("main"))
-    });
-    let operations = main.and_then(|main| main["works"][0]["operations"].as_array().cloned());
-    let ops = operations
-        .iter()
-        .flatten()
-        .filter_map(|o| o["ops"].as_u64())
-        .sum();
-    Ok((read("run.json")?, ops))
+    let run = Run::read(&dir.join(name), format!("{status}"))?;
+    let ops = run.count("main");
+    Ok((run.meta, ops))
 }
 
 fn wrong_secret(binary: &Path, dir: &Path) -> Result<()> {

@@ -18,13 +18,13 @@ mod harness;
 mod relay;
 
 use self::harness::{LOGIN, Lab, one_line};
-use crate::cairn::{Cairn, Spread};
-use crate::process::free_ports;
-use crate::report::Report;
-use crate::swift::{Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::process::free_ports;
+use cairn_testkit::report::Report;
+use cairn_testkit::swift::{Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
 #[derive(Args, Default)]
 pub(crate) struct Options {

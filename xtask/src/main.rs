@@ -1,13 +1,12 @@
 //! `cargo xtask …`: what developers of Cairn run, beside cargo itself.
 //!
 //! One file per command. What a command starts (Cairn, OpenStack Swift, memcached) listens on
-//! loopback only, lives under `target/xtask`, and ends with the command. Depends on no crate of
-//! the workspace: everything here meets Cairn as its users do, over HTTP and the command line.
+//! loopback only, lives under `target/xtask`, and ends with the command. What commands share is the
+//! crate `testkit`. Neither depends on another crate of the workspace: everything here meets Cairn
+//! as its users do, over HTTP and the command line.
 
 mod backup;
-mod balancer;
 mod bench;
-mod cairn;
 mod ceph;
 mod clients;
 mod conformance;
@@ -23,26 +22,20 @@ mod keystone;
 mod lab_drivers;
 mod lab_live;
 mod mixed;
-mod model;
 mod mount;
 mod probe;
-mod process;
-mod random;
-mod report;
 mod security;
 mod sim;
 mod study;
-mod swift;
 mod test;
 mod tidy;
-mod venv;
-mod wire;
-mod workspace;
 
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use cairn_testkit::report::{self, MaySkip};
+use cairn_testkit::workspace;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -51,7 +44,7 @@ struct Cli {
     /// A check that may be skipped, by the beginning of its name, and why; any other one that is
     /// skipped fails the run
     #[arg(long, global = true, value_name = "NAME=WHY")]
-    may_skip: Vec<report::MaySkip>,
+    may_skip: Vec<MaySkip>,
     #[command(subcommand)]
     command: Command,
 }
@@ -106,7 +99,7 @@ enum Command {
     Test(test::Options),
     /// Every fuzz target for a short while; installs cargo-fuzz
     Fuzz(fuzz::Options),
-    /// The load generator of `bench`, as a process of its own: a job on stdin, a result on stdout
+    /// The load generator of `bench tls`, `container` and `repair`, as a process of its own: a job on stdin, a result on stdout
     #[command(hide = true)]
     BenchLoad,
     /// Answers every GET with as many bytes as its path says: the generator's own ceiling

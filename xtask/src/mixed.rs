@@ -2,6 +2,7 @@
 //! running that knows what was acknowledged, and servers, proxies and daemons swapped from one to
 //! the other and back, one at a time, as an operator would.
 
+mod balancer;
 mod clients;
 mod cluster;
 mod confs;
@@ -14,12 +15,13 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
-use crate::model::check;
-use crate::model::keys::Key;
-use crate::random::Random;
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use balancer::Balanced;
+use cairn_testkit::model::check;
+use cairn_testkit::model::keys::Key;
+use cairn_testkit::random::Random;
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 use clients::{Client, Observations};
 use cluster::{Cluster, Kind, Part};
 use confs::NODES;
@@ -145,7 +147,7 @@ fn under_load(
     std::thread::scope(|scope| {
         for (number, keys) in keys.iter_mut().enumerate() {
             let client = Client {
-                account: login.balanced(cluster.balancer.clone()),
+                account: login.routed(Balanced::new(cluster.balancer.clone())),
                 keys,
                 random: Random::new(options.seed ^ (number as u64) << 32),
                 seen,

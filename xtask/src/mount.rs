@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use rustix::process::Signal;
 
-use crate::cairn::{Cairn, Spread};
-use crate::process::{Process, wait_for};
-use crate::report::Report;
-use crate::wire::Account;
-use crate::workspace::{self, have, install};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::process::Process;
+use cairn_testkit::report::Report;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, have, install, utf8};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -71,8 +71,7 @@ impl Mount {
         fs::create_dir_all(&dir)?;
         let auth = format!("ST_AUTH={}/auth/v1.0", setup.url);
         let container = format!("{}/v1/AUTH_test/{CONTAINER}", setup.url);
-        let binary = setup.binary.to_str().context("a path is not UTF-8")?;
-        let at = dir.to_str().context("a path is not UTF-8")?;
+        let (binary, at) = (utf8(&setup.binary)?, utf8(&dir)?);
         let mut args = vec![
             "ST_USER=test:tester",
             "ST_KEY=testing",
@@ -89,12 +88,7 @@ impl Mount {
     /// of `env`.
     fn start_program(setup: &Setup, name: &str, dir: PathBuf, args: &[&str]) -> Result<Mount> {
         let mut process = Process::start(name, Path::new("env"), args, &setup.dir.join("log"))?;
-        wait_for("the mount", 30, || {
-            if let Some(words) = process.ended() {
-                bail!("{words}");
-            }
-            Ok(is_mounted(&dir))
-        })?;
+        process.wait_until("the mount", 30, || Ok(is_mounted(&dir)))?;
         Ok(Mount { dir, process })
     }
 
@@ -276,10 +270,4 @@ fn check_failures(report: &mut Report, setup: &Setup, store: &mut Cairn, at: &Pa
     report.check("SIGTERM while the store is away", || {
         failures::terminated_without_a_store(setup, store)
     });
-}
-
-impl Cairn {
-    fn account(&self) -> Result<Account> {
-        Account::login(self.port())
-    }
 }

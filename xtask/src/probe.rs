@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::conformance::{self, Counts};
-use crate::venv::Venv;
-use crate::workspace;
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace;
 
 const UPSTREAM: &str = include_str!("../conformance/probe-upstream.txt");
 const LATER: &str = include_str!("../conformance/probe-later.txt");

@@ -21,12 +21,13 @@ mod tenants;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::cairn::{Cairn, Spread, with_option};
-use crate::process::Process;
-use crate::report::Report;
-use crate::swift::{Layout, Swift};
-use crate::venv::Venv;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::conf::with_option;
+use cairn_testkit::process::Process;
+use cairn_testkit::report::Report;
+use cairn_testkit::swift::{Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace;
 use doors::Doors;
 
 #[derive(Args)]
@@ -52,7 +53,7 @@ impl Options {
     }
 }
 
-/// A store under attack, with the users of `conformance/users.txt`.
+/// A store under attack, with the users of `testkit/users.txt`.
 pub(crate) struct Store {
     pub(crate) port: u16,
     pub(crate) is_cairn: bool,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::workspace::{cargo, run as run_program, target};
+use cairn_testkit::workspace::{cargo, run as run_program, target};
 
 /// Value of `--plant` for all bugs, which `crates/types/src/plant.rs` names.
 const ALL: &str = "all";

@@ -8,11 +8,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::cairn::{Cairn, Spread};
-use crate::process::Process;
-use crate::swift::{Layout, Swift};
-use crate::venv::Venv;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::process::Process;
+use cairn_testkit::swift::{Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace;
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -9,13 +9,13 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::conformance::Functional;
-use crate::report::Report;
-use crate::venv::Venv;
-use crate::workspace::{self, build_cairn, cargo, install};
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
     lab_drivers, lab_live, mixed, mount, security, sim, tidy,
 };
+use cairn_testkit::report::Report;
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace::{self, build_cairn, cargo, install};
 
 #[derive(Args)]
 pub(crate) struct Options {

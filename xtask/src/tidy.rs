@@ -31,7 +31,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::workspace::root;
+use cairn_testkit::workspace::root;
 use ratchet::{Measure, Ratchet};
 use source::Source;
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::pair::Pair;
 use super::{Cell, Options};
-use crate::workspace;
+use cairn_testkit::workspace;
 
 pub(super) fn measure(options: &Options) -> Result<()> {
     let before = options.against.as_deref();
@@ -16,24 +16,21 @@ pub(super) fn measure(options: &Options) -> Result<()> {
         before.display()
     );
     let before = before.canonicalize()?;
-    let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
-    let programs = [("before", before), ("now", workspace::build_cairn()?)];
+    let lab = workspace::build_cairn()?;
+    let programs = [("before", before), ("now", lab.clone())];
     let mut pair = Pair::start(dir.path(), &programs, options)?;
     let (sizes, connections, seconds) = options.plan();
     let mut all = Vec::new();
     for &size in &sizes {
         for &connections in &connections {
             let load = (size, connections, seconds);
-            let compared = pair.measure(&binary, load, options.rounds)?;
+            let compared = pair.measure(&lab, load, options.rounds)?;
             compared.lines().for_each(|line| println!("{line}"));
             all.extend(compared.cells);
         }
     }
     pair.stop()?;
-    let results = workspace::results("bench-builds")?;
     let all: Vec<&Cell> = all.iter().map(|(_, cell)| cell).collect();
-    std::fs::write(results.join("bench.json"), serde_json::to_vec_pretty(&all)?)?;
-    println!("kept in {}", results.display());
-    Ok(())
+    workspace::keep("bench-builds", "bench.json", &all)
 }

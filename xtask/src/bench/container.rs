@@ -23,11 +23,12 @@ use anyhow::{Context, Result, ensure};
 use super::disk::Disk;
 use super::load::{Job, Outcome, Verb};
 use super::{Only, Options, load_process};
-use crate::cairn::{Cairn, Spread};
-use crate::swift::{CORE_PIPELINE, Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::{Account, Connection};
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::figures::median;
+use cairn_testkit::swift::{CORE_PIPELINE, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::{Account, Connection};
+use cairn_testkit::workspace;
 
 const ROWS: [u64; 4] = [1000, 100_000, 1_000_000, 10_000_000];
 const CONNECTIONS: usize = 16;
@@ -151,13 +152,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             all.extend(setup.stores(options.only, rows, &setup.saved_shards())?);
         }
     }
-    let results = workspace::results("bench")?;
-    fs::write(
-        results.join("container.json"),
-        serde_json::to_vec_pretty(&all)?,
-    )?;
-    println!("kept in {}", results.display());
-    Ok(())
+    workspace::keep("bench", "container.json", &all)
 }
 
 /// Disables daemons: their work would be included for one store and not for the other.
@@ -384,9 +379,8 @@ impl Measured {
     }
 }
 
-fn middle_of(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+fn middle_of(times: Vec<f64>) -> f64 {
+    median(times).unwrap_or(f64::NAN)
 }
 
 /// The name of the only folder in a folder.

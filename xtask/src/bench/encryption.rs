@@ -8,8 +8,8 @@ use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
 use super::{Cell, Options, Subject, alternate};
-use crate::cairn::{Cairn, Spread};
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::workspace;
 
 const NONE: &str = "none";
 const SWIFTS: &str = "AES-CTR";
@@ -30,13 +30,12 @@ const STORES: [(&str, Option<Settings>); 3] = [
 
 /// Prints and records each cell; returns the bars of cells that have one.
 pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
-    let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
-    let program = workspace::build_cairn()?;
+    let lab = workspace::build_cairn()?;
     let (mut disks, mut stores, mut subjects) = (Vec::new(), Vec::new(), Vec::new());
     for (name, encryption) in STORES {
         let disk = Disk::fresh(dir.path(), name, options.file_system)?;
-        let mut store = Cairn::create(&program, &disk.path().join("data"), None)?;
+        let mut store = Cairn::create(&lab, &disk.path().join("data"), None)?;
         if let Some(encryption) = encryption {
             store.encrypt(encryption)?;
         }
@@ -53,7 +52,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     for &size in &sizes {
         for &connections in &connections {
             let plan = (size, connections, seconds);
-            cells.extend(alternate(&mut subjects, &binary, plan, options.rounds)?);
+            cells.extend(alternate(&mut subjects, &lab, plan, options.rounds)?);
             bars.extend(print(&cells, size, connections));
         }
     }
@@ -63,10 +62,8 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     for store in &mut stores {
         store.stop()?;
     }
-    let results = workspace::results("bench-encryption")?;
     let all: Vec<&Cell> = cells.iter().map(|(_, cell)| cell).collect();
-    std::fs::write(results.join("bench.json"), serde_json::to_vec_pretty(&all)?)?;
-    println!("kept in {}", results.display());
+    workspace::keep("bench-encryption", "bench.json", &all)?;
     Ok(bars)
 }
 

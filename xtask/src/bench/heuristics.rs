@@ -2,14 +2,13 @@
 //! them on: what does it win? Round by round, one store frozen while the other is measured; a ratio is
 //! of one round, and the median over rounds counts. What wins less than 5 % anywhere has no place.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::Options;
 use super::pair::Pair;
-use crate::workspace;
+use cairn_testkit::workspace;
 
 /// Environment variable that switches heuristics off (`cairn_types::heuristic::VARIABLE`).
 const VARIABLE: &str = "CAIRN_WITHOUT";
@@ -83,7 +82,6 @@ pub(super) fn measure(options: &Options) -> Result<()> {
         let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
         bail!("--heuristics: {unknown:?} is none of {}", names.join(", "));
     }
-    let binary = workspace::build_release("xtask")?;
     let program = program()?;
     let (_, _, seconds) = options.plan();
     let mut all = Vec::new();
@@ -94,7 +92,7 @@ pub(super) fn measure(options: &Options) -> Result<()> {
         let mut pair = Pair::start(dir.path(), &programs, options)?;
         for &(size, connections) in case.loads {
             let load = (size, connections, seconds);
-            let compared = pair.measure(&binary, load, options.rounds)?;
+            let compared = pair.measure(&program, load, options.rounds)?;
             compared
                 .lines()
                 .for_each(|line| println!("{}: {line}", case.name));
@@ -103,10 +101,7 @@ pub(super) fn measure(options: &Options) -> Result<()> {
         }
         pair.stop()?;
     }
-    let results = workspace::results("bench-heuristics")?;
-    std::fs::write(results.join("bench.json"), serde_json::to_vec_pretty(&all)?)?;
-    println!("kept in {}", results.display());
-    Ok(())
+    workspace::keep("bench-heuristics", "bench.json", &all)
 }
 
 /// The program that can switch them off: `$CAIRN_BINARY`, or built in a folder of its own, that no
@@ -132,9 +127,8 @@ fn program() -> Result<PathBuf> {
 /// A script that runs the program without the heuristic.
 fn switched_off(dir: &Path, program: &Path, name: &str) -> Result<PathBuf> {
     let script = dir.join("cairn-without");
-    let program = program.to_str().context("the program's path is no text")?;
+    let program = workspace::utf8(program)?;
     let text = format!("#!/bin/sh\n{VARIABLE}={name} exec '{program}' \"$@\"\n");
-    std::fs::write(&script, text)?;
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    workspace::write_script(&script, &text)?;
     Ok(script)
 }

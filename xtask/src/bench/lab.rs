@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
-use crate::process::{Process, free_ports, wait_for_port};
-use crate::workspace;
+use cairn_testkit::figures::median;
+use cairn_testkit::lab::Run;
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::workspace;
 
 const ROUNDS: usize = 3;
 const OBJECT: &[u8] = &[b'x'; 1024];
@@ -52,7 +53,8 @@ pub(super) fn run(seconds: u64) -> Result<()> {
         );
     }
     let wide = against_nginx(&cairn, dir.path(), port, 1000, seconds)?;
-    let part = median(&by_lab) / median(&by_wrk);
+    let middle = |rates: &[f64]| median(rates.iter().copied()).unwrap_or(0.0);
+    let part = middle(&by_lab) / middle(&by_wrk);
     println!("the lab reaches {:.0} % of wrk's rate", part * 100.0);
     println!(
         "nginx, 1000 connections: {:.0}/s, at most {:.0} MB of memory",
@@ -66,9 +68,7 @@ pub(super) fn run(seconds: u64) -> Result<()> {
         lab_per_second: by_lab,
         memory_at_1000_connections: wide.memory_peak,
     };
-    let path = workspace::results("bench")?.join("lab.json");
-    std::fs::write(&path, serde_json::to_vec_pretty(&figures)?)?;
-    println!("{}", path.display());
+    workspace::keep("bench", "lab.json", &figures)?;
     ensure!(
         figures.noop_per_second >= 200_000.0,
         "fewer than 200,000 no-op operations/s"
@@ -81,19 +81,10 @@ pub(super) fn run(seconds: u64) -> Result<()> {
     Ok(())
 }
 
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-}
-
 /// Debian installs servers in folders that only root's PATH contains.
 fn find(program: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into()])
-        .map(|dir| dir.join(program))
-        .find(|path| path.is_file())
+    let in_sbin = || Some(Path::new("/usr/sbin").join(program)).filter(|path| path.is_file());
+    workspace::find(program).or_else(in_sbin)
 }
 
 fn workload(storage: &str, config: &str, workers: u32, seconds: u64) -> String {
@@ -115,15 +106,7 @@ fn lab(cairn: &Path, dir: &Path, workload: &str) -> Result<Outcome> {
     std::fs::write(&file, workload)?;
     let out = tempfile::tempdir_in(dir)?;
     let mut child = Command::new(cairn)
-        .args([
-            "lab",
-            "run",
-            "--json",
-            "--no-ceiling",
-            "--resources",
-            "0",
-            "--out",
-        ])
+        .args(["lab", "run", "--no-ceiling", "--resources", "0", "--out"])
         .arg(out.path().join("run"))
         .arg(&file)
         .stdin(Stdio::null())
@@ -142,26 +125,18 @@ fn lab(cairn: &Path, dir: &Path, workload: &str) -> Result<Outcome> {
         status.success(),
         "cairn lab run ended with {status}:\n{text}"
     );
-    let per_second = rate(&text).context("the run reported no operations")?;
+    let run = Run::read(&out.path().join("run"), text)?;
+    let per_second = rate(&run).context("the run reported no operations")?;
     Ok(Outcome {
         per_second,
         memory_peak,
     })
 }
 
-/// Successful operations per second of the finished stage.
-fn rate(json_lines: &str) -> Option<f64> {
-    let ended = json_lines
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .find_map(|line| line.get("stage_ended").cloned())?;
-    let work = &ended["works"][0];
-    let ops: u64 = work["operations"]
-        .as_array()?
-        .iter()
-        .filter_map(|o| o["ops"].as_u64())
-        .sum();
-    Some(ops as f64 / work["seconds"].as_f64().filter(|seconds| *seconds > 0.0)?)
+/// Successful operations per second of the run's only stage.
+fn rate(run: &Run) -> Option<f64> {
+    let seconds = run.works("main").next()?["seconds"].as_f64()?;
+    (seconds > 0.0).then(|| run.count("main") as f64 / seconds)
 }
 
 fn peak(pid: u32) -> u64 {

@@ -10,7 +10,8 @@ use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
 use super::{Cell, Options, Subject, alternate};
-use crate::cairn::{Cairn, Spread};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::figures::median;
 
 /// Two running stores, all frozen but the one that is measured.
 pub(super) struct Pair {
@@ -50,17 +51,17 @@ impl Pair {
         })
     }
 
-    /// Measures all rounds of one load, its size in bytes, connections and seconds, with the load
-    /// generator in `binary`.
+    /// Measures all rounds of one load, its size in bytes, connections and seconds, by the lab of
+    /// the program `lab`.
     pub(super) fn measure(
         &mut self,
-        binary: &Path,
+        lab: &Path,
         load: (u64, usize, u64),
         rounds: usize,
     ) -> Result<Compared> {
         Ok(Compared {
             names: [self.subjects[0].name, self.subjects[1].name],
-            cells: alternate(&mut self.subjects, binary, load, rounds)?,
+            cells: alternate(&mut self.subjects, lab, load, rounds)?,
         })
     }
 
@@ -105,14 +106,13 @@ impl Compared {
         let [first, second] = self.names.map(of);
         let pairs = second.iter().zip(&first).filter(|(_, first)| **first > 0.0);
         let ratios = pairs.map(|(second, first)| second / first).collect();
-        let median =
-            |values: Vec<f64>| Bar::of(String::new(), 0.0, values).map_or(0.0, |b| b.median);
+        let middle = |values: Vec<f64>| median(values).unwrap_or(0.0);
         match Bar::of(String::new(), 0.0, ratios) {
             None => "–".to_owned(),
             Some(bar) => format!(
                 "{:.2} / {:.2}, × {:.2} (rounds {:.2} to {:.2})",
-                median(first),
-                median(second),
+                middle(first),
+                middle(second),
                 bar.median,
                 bar.lowest,
                 bar.highest

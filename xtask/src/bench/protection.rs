@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::{Options, encryption, tls};
-use crate::workspace;
+use cairn_testkit::workspace;
 
 /// Required and measured throughput relative to that without protection.
 #[derive(Serialize)]
@@ -51,12 +51,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         "\n| of the same without | median | rounds | wanted | |\n|---|---:|---:|---:|---|\n{}",
         lines(&bars)
     );
-    let results = workspace::results("bench-protection")?;
-    std::fs::write(
-        results.join("bench.json"),
-        serde_json::to_vec_pretty(&bars)?,
-    )?;
-    println!("kept in {}", results.display());
+    workspace::keep("bench-protection", "bench.json", &bars)?;
     let missed = bars.iter().filter(|bar| !bar.is_met()).count();
     ensure!(missed == 0, "{missed} of {} bars missed", bars.len());
     Ok(())

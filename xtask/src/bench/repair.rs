@@ -15,7 +15,7 @@ mod floor;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,14 +27,15 @@ use hdrhistogram::Histogram;
 
 use super::disk::Disk;
 use super::load::{Job, Verb};
-use super::{CONTAINERS, Only, Options, load_process};
-use crate::cairn::{Cairn, Spread};
-use crate::process::{Process, free_ports, wait_for_port};
-use crate::random::Random;
-use crate::swift::{CORE_PIPELINE, Layout, Swift};
-use crate::venv::Venv;
-use crate::wire::Account;
-use crate::workspace;
+use super::{CONTAINERS, Only, Options, load_process, with_containers};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::conf::rsync_module;
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::random::Random;
+use cairn_testkit::swift::{CORE_PIPELINE, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, utf8};
 
 const DEVICES: usize = 4;
 /// Maximum number of passes to restore the device.
@@ -150,12 +151,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         stores: all,
         files_alone,
     };
-    let results = workspace::results("bench")?;
-    fs::write(
-        results.join("repair.json"),
-        serde_json::to_vec_pretty(&all)?,
-    )?;
-    Ok(())
+    workspace::keep("bench", "repair.json", &all)
 }
 
 impl Setup {
@@ -201,10 +197,7 @@ impl Setup {
     }
 
     fn fill(&self, load: &Path) -> Result<()> {
-        let mut account = Account::login(self.swift.port)?;
-        for number in 0..CONTAINERS {
-            account.must("PUT", &format!("/bench-{number}"), "", &[], b"")?;
-        }
+        let mut account = with_containers(self.swift.port)?;
         account.must("PUT", "/clients", "", &[], b"")?;
         let job = Job {
             port: self.swift.port,
@@ -237,13 +230,9 @@ impl Setup {
              log file = {dir}/rsyncd.log\n"
         );
         for device in 1..=DEVICES {
-            let node = self.swift.node(device);
-            text.push_str(&format!(
-                "[object{}]\nmax connections = 25\npath = {}\nread only = false\n\
-                 lock file = {dir}/rsyncd-{device}.lock\n",
-                self.swift.port_of("object", device),
-                node.display()
-            ));
+            let name = format!("object{}", self.swift.port_of("object", device));
+            let lock = self.dir.join(format!("rsyncd-{device}.lock"));
+            text.push_str(&rsync_module(&name, &self.swift.node(device), &lock));
         }
         fs::write(self.dir.join("rsyncd.conf"), text)?;
         Ok(())
@@ -276,8 +265,7 @@ impl Setup {
             workspace::root().join("tests/swift_once.py").display(),
             self.swift.etc().display()
         );
-        fs::write(&path, text)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        workspace::write_script(&path, &text)?;
         Ok(path)
     }
 
@@ -288,7 +276,7 @@ impl Setup {
         let log = self.dir.join("log");
         let mut under_way = Vec::new();
         for (confs, device) in self.confs.iter().zip(1usize..) {
-            let conf = conf(confs).to_str().context("a path that is not UTF-8")?;
+            let conf = utf8(conf(confs))?;
             let name = format!("replicator-{device}");
             under_way.push(Process::start(&name, program, &[conf, "once"], &log)?);
         }

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
+use super::cells::READ_OBJECTS;
 use super::disk::Disk;
 use super::load::{Job, Outcome, Verb};
 use super::protection::Bar;
-use super::{CONTAINERS, Options, READ_OBJECTS, load_process};
-use crate::cairn::{Cairn, Spread};
-use crate::wire::Account;
-use crate::workspace;
+use super::{CONTAINERS, Options, load_process, with_containers};
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::workspace;
 
 /// Required fraction of the throughput without TLS, by size.
 const WANTED: [(u64, f64); 2] = [(4_000, 0.7), (1_000_000, 0.6)];
@@ -81,21 +81,13 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
         }
     }
     store.stop()?;
-    let results = workspace::results("bench-tls")?;
-    std::fs::write(
-        results.join("bench.json"),
-        serde_json::to_vec_pretty(&rounds)?,
-    )?;
-    println!("kept in {}", results.display());
+    workspace::keep("bench-tls", "bench.json", &rounds)?;
     Ok(bars)
 }
 
 /// Writes the objects to be read.
 fn job(ports: &Ports, size: u64, place: u64) -> Result<Job> {
-    let mut account = Account::login(ports.plain)?;
-    for number in 0..CONTAINERS {
-        account.must("PUT", &format!("/bench-{number}"), "", &[], b"")?;
-    }
+    let account = with_containers(ports.plain)?;
     Ok(Job {
         port: ports.plain,
         token: account.token.clone(),

@@ -8,13 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{CONTAINERS, container};
-use crate::cairn::{Cairn, Spread};
-use crate::model::keys::{Key, State, Write, next_version};
-use crate::model::{check, load};
-use crate::random::Random;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::model::keys::{Key, State, Write, next_version};
+use cairn_testkit::model::{CONTAINERS, check, container, load};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace;
 
 const KEYS: usize = 120;
 

@@ -19,7 +19,7 @@ use clap::ValueEnum;
 use super::Outcome;
 use super::disk::FileSystem;
 use super::rig::{Rig, Shape};
-use crate::model::load::Counts;
+use cairn_testkit::model::load::Counts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Case {

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use super::fuse;
 use super::layout;
 use super::medium::{Fault, Medium, Op};
-use crate::workspace::{run_quiet, target};
+use cairn_testkit::workspace::{run_quiet, target};
 
 /// Prefix of the runs' folders; [`sweep`] removes nothing else.
 pub(super) const PREFIX: &str = "faults";
@@ -281,6 +281,6 @@ pub(super) fn missing(file_system: FileSystem) -> Option<String> {
         FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
         _ => ("mkfs.ext4", "e2fsprogs"),
     };
-    let has = crate::workspace::install(program, package);
+    let has = cairn_testkit::workspace::install(program, package);
     (!has).then(|| format!("no {program} here, and {package} is not to be had"))
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::disk::FileSystem;
-use crate::workspace::run_quiet;
+use cairn_testkit::workspace::run_quiet;
 
 const BLOCK: u64 = 4096;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::random::Random;
+use cairn_testkit::random::Random;
 
 /// Block size of the cache; smaller than the file systems' writes.
 const BLOCK: u64 = 4096;

@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::disk::{Disk, FileSystem, PREFIX};
-use crate::cairn::{Cairn, Spread};
-use crate::model::keys::{Key, State, Write, next_version};
-use crate::model::{check, load};
-use crate::random::Random;
-use crate::wire::Account;
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::model::keys::{Key, State, Write, next_version};
+use cairn_testkit::model::{check, load};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, utf8};
 
 const DISKS: usize = 4;
 /// Minimum size of XFS is 300 MB.
@@ -74,8 +74,7 @@ impl Rig {
             .collect();
         if shape.apart {
             let root = dir.path().join("data/containers");
-            let devices = root.to_str().context("a path that is not UTF-8")?;
-            store.set("container", "DEFAULT", "devices", devices)?;
+            store.set("container", "DEFAULT", "devices", utf8(&root)?)?;
             // Refused rows are sent again soon.
             store.set("object", "object-updater", "interval", "1")?;
             mount_points.extend(names.iter().map(|name| root.join(name)));
@@ -89,7 +88,7 @@ impl Rig {
             std::fs::create_dir_all(mount_point)?;
             let parts = dir.path().join("disks").join(number.to_string());
             let file_system = shape.file_system;
-            let disk = Disk::create(&parts, mount_point, file_system, SIZE, random.next())?;
+            let disk = Disk::create(&parts, mount_point, file_system, SIZE, random.next_u64())?;
             disks.push(disk);
         }
         if shape.shared {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use super::cluster::Cluster;
 use super::layout::{ProxyOptions, SECOND};
 use super::settled::Settled;
-use crate::report::Report;
-use crate::wire::{Account, Connection};
+use cairn_testkit::report::Report;
+use cairn_testkit::wire::{Account, Connection};
 
 const OBJECTS: usize = 24;
 const FIRST: ProxyOptions<'_> = ProxyOptions {

@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::crash::{CONTAINERS, container};
-use crate::model::keys::{Key, State, Write, next_version, payload, version_of};
-use crate::model::load;
-use crate::random::Random;
-use crate::wire::{Account, Response};
+use cairn_testkit::model::keys::{Key, State, Write, next_version, payload, version_of};
+use cairn_testkit::model::{CONTAINERS, container, load};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::{Account, Response};
 
 /// Number of clients, with alternating preferred proxies.
 pub(super) const CLIENTS: usize = 8;

@@ -5,15 +5,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::clients::FinishedRequest;
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
 use super::network::{Host, Network, ensure_reached};
-use crate::process::{Process, wait_for};
-use crate::wire::Connection;
+use cairn_testkit::process::Process;
+use cairn_testkit::workspace::utf8;
 
 /// Region and zone of each storage host.
 const PLACES: [(u8, u8); 4] = [(1, 1), (1, 2), (2, 3), (2, 3)];
@@ -115,7 +115,7 @@ impl Cluster {
         let (enter, binary) = (host.enter(), self.binary.display().to_string());
         let mut arguments = vec![enter.as_str(), &binary, "serve"];
         for conf in confs {
-            arguments.push(conf.to_str().context("a conf's path is not UTF-8")?);
+            arguments.push(utf8(conf)?);
         }
         let log = self.dir.join("log");
         let process = Process::start(&host.name, Path::new("nsenter"), &arguments, &log)?;
@@ -125,13 +125,7 @@ impl Cluster {
 
     fn wait_for(&mut self, index: usize, address: SocketAddr) -> Result<()> {
         let process = self.processes[index].as_mut().context("it was started")?;
-        wait_for(&format!("the server at {address}"), 120, || {
-            if let Some(words) = process.ended() {
-                bail!("{words}");
-            }
-            let answer = Connection::to(address).call("GET", "/healthcheck", &[], b"");
-            Ok(answer.is_ok_and(|answer| answer.status == 200))
-        })
+        process.wait_for_answer(address, "/healthcheck", 120)
     }
 
     /// Powers a storage host off: all its processes end, and it does not respond.

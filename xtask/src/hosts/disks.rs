@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::workspace::run_quiet;
+use cairn_testkit::workspace::run_quiet;
 
 /// Size of each; a run writes less than this on all.
 const SIZE: &str = "size=1g";

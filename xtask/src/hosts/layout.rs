@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::disks::Disk;
 use super::network::Host;
-use crate::workspace::run_quiet;
+use cairn_testkit::conf::pipeline;
+use cairn_testkit::workspace::run_quiet;
 
 pub(super) const PROXY_PORT: u16 = 8080;
 pub(super) const KINDS: [(&str, u16); 3] =
@@ -176,22 +177,16 @@ impl Layout {
     }
 
     pub(super) fn proxy_conf(&self, host: &Host, options: &ProxyOptions<'_>) -> Result<PathBuf> {
+        let filters = pipeline(PIPELINE, |name| match name {
+            "proxy-server" => format!("account_autocreate = true\n{}", options.app),
+            "tempauth" => "user_test_tester = testing .admin\n".to_owned(),
+            _ => String::new(),
+        });
         let text = format!(
             "[DEFAULT]\nbind_ip = {ip}\nbind_port = {PROXY_PORT}\nswift_dir = {etc}\n\
-             workers = 2\n\n\
-             [pipeline:main]\npipeline = {PIPELINE}\n\n\
-             [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n{app}\n\
-             [filter:catch_errors]\nuse = egg:swift#catch_errors\n\n\
-             [filter:gatekeeper]\nuse = egg:swift#gatekeeper\n\n\
-             [filter:healthcheck]\nuse = egg:swift#healthcheck\n\n\
-             [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
-             [filter:cache]\nuse = egg:swift#memcache\n\n\
-             [filter:copy]\nuse = egg:swift#copy\n\n\
-             [filter:tempauth]\nuse = egg:swift#tempauth\n\
-             user_test_tester = testing .admin\n\n{sections}",
+             workers = 2\n\n{filters}\n{sections}",
             ip = host.address,
             etc = self.etc.display(),
-            app = options.app,
             sections = options.sections,
         );
         self.conf(host, "proxy", &text)
@@ -204,14 +199,13 @@ impl Layout {
         fs::create_dir_all(&cache)?;
         let mut confs = Vec::new();
         for (kind, port) in KINDS {
+            let filters = pipeline(&format!("healthcheck recon {kind}-server"), |_| {
+                String::new()
+            });
             let mut text = format!(
                 "[DEFAULT]\nbind_ip = {ip}\nbind_port = {port}\nswift_dir = {etc}\n\
                  devices = {devices}\nmount_check = true\nworkers = 2\nmetrics = on\n\
-                 recon_cache_path = {cache}\n\n\
-                 [pipeline:main]\npipeline = healthcheck recon {kind}-server\n\n\
-                 [app:{kind}-server]\nuse = egg:swift#{kind}\n\n\
-                 [filter:healthcheck]\nuse = egg:swift#healthcheck\n\n\
-                 [filter:recon]\nuse = egg:swift#recon\n\n",
+                 recon_cache_path = {cache}\n\n{filters}\n",
                 ip = node.host.address,
                 etc = self.etc.display(),
                 devices = devices.display(),

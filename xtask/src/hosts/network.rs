@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use parking_lot::Mutex;
 
-use crate::workspace::run_quiet;
+use cairn_testkit::workspace::run_quiet;
 
 /// Prefix of all names of a run, before its process id.
 const TAG: &str = "ch";
@@ -81,7 +81,7 @@ pub(super) fn missing() -> Option<String> {
         ("nsenter", "util-linux"),
         ("setpriv", "util-linux"),
     ] {
-        if !crate::workspace::install(program, package) {
+        if !cairn_testkit::workspace::install(program, package) {
             return Some(format!("needs {program}: install the package {package}"));
         }
     }
@@ -231,7 +231,7 @@ fn remember(tag: &str, dir: &Path) {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::thread::spawn(|| {
-            if crate::workspace::wait_for_end().is_ok() {
+            if cairn_testkit::workspace::wait_for_end().is_ok() {
                 eprintln!("ending: hosts are taken down");
                 if let Some(dir) = clear() {
                     let _ = std::fs::remove_dir_all(dir);

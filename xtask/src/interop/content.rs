@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 
-use crate::random::Random;
-use crate::wire::Account;
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
 
 pub(crate) struct Object {
     pub(crate) body: Vec<u8>,

@@ -8,7 +8,7 @@ use anyhow::{Result, bail, ensure};
 use serde_json::Value;
 
 use super::content::Model;
-use crate::wire::{Account, Response};
+use cairn_testkit::wire::{Account, Response};
 
 type Headers = BTreeMap<String, String>;
 

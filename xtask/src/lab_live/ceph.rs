@@ -9,7 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::harness::{LOGIN, Lab, one_line};
 use crate::ceph::{self, Ceph};
-use crate::report::Report;
+use cairn_testkit::figures::median;
+use cairn_testkit::report::Report;
 
 /// Required fraction of `rados bench`'s rate, measured alternately.
 const PART_OF_BENCH: f64 = 0.8;
@@ -183,7 +184,8 @@ fn beside_bench(lab: &Lab, ceph: &Ceph, bytes: u64) -> Result<String> {
             rates[place].push(rate);
         }
     }
-    let [bench_put, bench_get, lab_put, lab_get] = rates.map(median);
+    let [bench_put, bench_get, lab_put, lab_get] =
+        rates.map(|of_one| median(of_one).unwrap_or_default());
     for (what, lab, bench) in [
         ("writes", lab_put, bench_put),
         ("reads", lab_get, bench_get),
@@ -197,11 +199,6 @@ fn beside_bench(lab: &Lab, ceph: &Ceph, bytes: u64) -> Result<String> {
         "less than {PART_OF_BENCH}: {words}"
     );
     Ok(words)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn bench(ceph: &Ceph, arguments: &[&str]) -> Result<f64> {

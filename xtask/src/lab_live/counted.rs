@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::chance;
 use super::expected::{Amount, Expected, Kind, Names, Operation, Order, Sizes, Stage, Work};
-use super::harness::Run;
 use super::relay::{RecordedRequest, Subject, statuses};
+use cairn_testkit::lab::Run;
 
 /// A request, and the operation of its work that it belongs to.
 struct Counted<'a> {

@@ -10,8 +10,8 @@ use super::counted;
 use super::expected::{self, Amount, Expected, Kind, Scale};
 use super::harness::{LOGIN, Lab, one_line};
 use super::relay::Relay;
-use crate::process::free_ports;
-use crate::report::Report;
+use cairn_testkit::process::free_ports;
+use cairn_testkit::report::Report;
 
 /// Every file below a folder that `cairn lab run` recognises as a workload.
 pub(super) fn run(report: &mut Report, lab: &Lab, folder: &Path) -> Result<()> {

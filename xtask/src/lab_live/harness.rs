@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+
+use cairn_testkit::lab::Run;
 
 pub(super) struct Lab {
     pub(super) binary: PathBuf,
@@ -13,13 +14,6 @@ pub(super) struct Lab {
     pub(super) port: u16,
     /// Port of OpenStack Swift's proxy with S3.
     pub(super) s3: Option<u16>,
-}
-
-/// Results of a run.
-pub(super) struct Run {
-    pub(super) meta: Value,
-    pub(super) stages: Vec<Value>,
-    pub(super) shown: String,
 }
 
 pub(super) const LOGIN: [&str; 4] = ["--user", "test:tester", "--key", "testing"];
@@ -61,19 +55,7 @@ impl Lab {
         let output = command.output().context("starting the lab")?;
         let shown = [output.stdout, output.stderr].concat();
         let shown = String::from_utf8_lossy(&shown).into_owned();
-        let read = |name: &str| -> Result<Value> {
-            let text = std::fs::read(folder.join(name)).with_context(|| shown.clone())?;
-            Ok(serde_json::from_slice(&text)?)
-        };
-        let stages = match folder.join("stages.json").is_file() {
-            true => read("stages.json")?,
-            false => Value::Array(Vec::new()),
-        };
-        Ok(Run {
-            meta: read("run.json")?,
-            stages: stages.as_array().cloned().unwrap_or_default(),
-            shown,
-        })
+        Run::read(&folder, shown)
     }
 
     /// Runs like [`Self::run`]; it must complete without a failed operation.
@@ -81,47 +63,6 @@ impl Lab {
         let run = self.run(file, arguments)?;
         run.is_clean()?;
         Ok(run)
-    }
-}
-
-impl Run {
-    pub(super) fn is_clean(&self) -> Result<()> {
-        ensure!(
-            self.meta["state"] == "completed",
-            "it ended as {}:\n{}",
-            self.meta["state"],
-            self.shown
-        );
-        for operation in self.operations("") {
-            let errors = operation["errors"].as_object();
-            ensure!(
-                errors.is_none_or(serde_json::Map::is_empty),
-                "{}: {}",
-                operation["name"],
-                operation["errors"]
-            );
-        }
-        Ok(())
-    }
-
-    pub(super) fn works(&self, stage: &str) -> impl Iterator<Item = &Value> {
-        let of = move |value: &Value| value["name"].as_str().is_some_and(|n| n.contains(stage));
-        let stages = self.stages.iter().filter(move |value| of(value));
-        stages
-            .filter_map(|stage| stage["works"].as_array())
-            .flatten()
-    }
-
-    pub(super) fn operations(&self, stage: &str) -> impl Iterator<Item = &Value> {
-        let works = self.works(stage);
-        works
-            .filter_map(|work| work["operations"].as_array())
-            .flatten()
-    }
-
-    pub(super) fn count(&self, stage: &str) -> u64 {
-        let counts = self.operations(stage).filter_map(|o| o["ops"].as_u64());
-        counts.sum()
     }
 }
 

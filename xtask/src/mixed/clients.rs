@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::model::keys::{Key, State, Write, next_version, version_of};
-use crate::model::load::{self, Counts};
-use crate::random::Random;
-use crate::wire::{Account, Response};
+use cairn_testkit::model::keys::{Key, State, Write, next_version, version_of};
+use cairn_testkit::model::load::{self, Counts};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::{Account, Response};
 
 /// Pause between a client's requests: the servers should be busy, not the machine overrun.
 const PAUSE: Duration = Duration::from_millis(150);

@@ -4,18 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
+use super::balancer::Balancer;
 use super::confs::{self, NODES};
-use crate::balancer::Balancer;
-use crate::process::{Process, free_ports, wait_for, wait_for_port};
-use crate::swift::{KINDS, Swift};
-use crate::venv::Venv;
-use crate::wire::Connection;
-use crate::workspace;
+use cairn_testkit::process::{Process, free_ports, wait_for_port};
+use cairn_testkit::swift::{KINDS, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace::{self, utf8};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -154,7 +154,7 @@ impl Cluster {
             Part::Container(n) => ("container", self.swift.server_conf("container", n), n),
             Part::Object(n) => ("object", self.swift.server_conf("object", n), n),
         };
-        let conf = conf.to_str().context("a path that is not UTF-8")?;
+        let conf = utf8(&conf)?;
         let name = format!("{}-{role}-{number}", kind.folder());
         let program = self.program(kind, &format!("swift-{role}-server"));
         Process::start(&name, &program, &[conf, "verbose"], &self.dir.join("log"))
@@ -171,13 +171,7 @@ impl Cluster {
         let Some(process) = self.running.get_mut(&part) else {
             bail!("{part} was not started");
         };
-        wait_for(&part.to_string(), 60, || {
-            if let Some(words) = process.ended() {
-                bail!("{words}");
-            }
-            let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
-            Ok(answer.is_ok_and(|answer| answer.status == 200))
-        })
+        process.wait_for_answer((Ipv4Addr::LOCALHOST, port), "/healthcheck", 60)
     }
 
     pub(super) fn stop(&mut self) {

@@ -2,16 +2,16 @@
 //! implementation.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::cluster::Kind;
-use crate::cairn::with_option;
-use crate::swift::{CORE_PIPELINE, ENCRYPTED_CORE_PIPELINE, KINDS, Layout, Swift};
-use crate::venv::Venv;
-use crate::workspace;
+use cairn_testkit::conf::{rsync_module, with_option};
+use cairn_testkit::swift::{CORE_PIPELINE, ENCRYPTED_CORE_PIPELINE, KINDS, Layout, Swift};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace;
 
 pub(super) const NODES: usize = 4;
 /// Data and parity fragments: as many as there are nodes, so one node may be down, and three are a
@@ -143,19 +143,16 @@ fn proxy(text: &str) -> String {
 }
 
 fn rsyncd(swift: &Swift, dir: &Path, port: u16) -> String {
-    let dir = dir.display();
     let mut text = format!(
         "use chroot = no\nuid = root\ngid = root\naddress = 127.0.0.1\nport = {port}\n\
-         log file = {dir}/rsyncd.log\n"
+         log file = {}/rsyncd.log\n",
+        dir.display()
     );
     for node in 1..=NODES {
         for kind in KINDS {
-            text.push_str(&format!(
-                "[{kind}{}]\nmax connections = 25\npath = {}\nread only = false\n\
-                 lock file = {dir}/rsyncd-{kind}-{node}.lock\n",
-                swift.port_of(kind, node),
-                swift.node(node).display()
-            ));
+            let name = format!("{kind}{}", swift.port_of(kind, node));
+            let lock = dir.join(format!("rsyncd-{kind}-{node}.lock"));
+            text.push_str(&rsync_module(&name, &swift.node(node), &lock));
         }
     }
     text
@@ -190,9 +187,7 @@ pub(super) fn programs(venv: &Venv, swift: &Swift, dir: &Path) -> Result<()> {
             upstreams.display()
         );
         let path = dir.join(Kind::Swift.folder()).join(name);
-        fs::write(&path, text)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
-            .with_context(|| format!("{}", path.display()))?;
+        workspace::write_script(&path, &text)?;
     }
     Ok(())
 }

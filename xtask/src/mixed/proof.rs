@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::cluster::{Cluster, Kind};
 use super::confs::NODES;
 use super::passes;
-use crate::venv::Venv;
-use crate::workspace::{root, run_quiet};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace::{root, run_quiet};
 
 /// Maximum number of passes after which everything must be in its place.
 const PASSES: usize = 3;

@@ -19,11 +19,12 @@ use serde::Serialize;
 use super::checkpoint::{self, Shape};
 use super::rivals::{self, Rival};
 use super::{CONTAINER, Mount, Setup};
-use crate::cairn::{Cairn, Spread};
-use crate::process::wait_for;
-use crate::random::Random;
-use crate::wire::{Account, quote};
-use crate::workspace;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::figures::median;
+use cairn_testkit::process::wait_for;
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::{Account, quote};
+use cairn_testkit::workspace;
 
 /// Measurements of one operation, one per round.
 #[derive(Serialize)]
@@ -36,9 +37,7 @@ struct Cell {
 
 impl Cell {
     fn median(&self) -> f64 {
-        let mut sorted = self.rounds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        median(self.rounds.iter().copied()).unwrap_or_default()
     }
 }
 
@@ -147,11 +146,7 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
     for (words, is_met) in table.bars() {
         println!("{} {words}", if is_met { "met    " } else { "MISSED " });
     }
-    let results = workspace::results("bench-mount")?;
-    let json = serde_json::to_vec_pretty(&table.0)?;
-    fs::write(results.join("bench.json"), json)?;
-    println!("kept in {}", results.display());
-    Ok(())
+    workspace::keep("bench-mount", "bench.json", &table.0)
 }
 
 fn rate(bytes: u64, since: Instant) -> f64 {
@@ -338,8 +333,8 @@ fn creates(table: &mut Table, setup: &Setup, account: &Account) -> Result<()> {
         table.add(what, MOUNT, "/s", creates);
     }
     mount.stop()?;
-    account.remove_below("put/")?;
-    account.remove_below("created/")
+    remove_below(account, "put/")?;
+    remove_below(account, "created/")
 }
 
 fn listings(
@@ -428,24 +423,23 @@ fn list(dir: &Path) -> Result<f64> {
     Ok(took)
 }
 
-impl Account {
-    fn remove_below(&self, prefix: &str) -> Result<()> {
-        let path = format!("/{CONTAINER}");
-        let mut account = self.another();
-        loop {
-            let query = format!("?prefix={prefix}&limit=5000");
-            let names = account.must("GET", &path, &query, &[], b"")?.text();
-            if names.is_empty() {
-                return Ok(());
-            }
-            for name in names.lines() {
-                let deleted = account.call("DELETE", &format!("{path}/{name}"), "", &[], b"")?;
-                ensure!(
-                    deleted.is_success() || deleted.status == 404,
-                    "DELETE {name}: {}",
-                    deleted.status
-                );
-            }
+/// Deletes the objects whose names begin with `prefix`.
+fn remove_below(account: &Account, prefix: &str) -> Result<()> {
+    let path = format!("/{CONTAINER}");
+    let mut account = account.another();
+    loop {
+        let query = format!("?prefix={prefix}&limit=5000");
+        let names = account.must("GET", &path, &query, &[], b"")?.text();
+        if names.is_empty() {
+            return Ok(());
+        }
+        for name in names.lines() {
+            let deleted = account.call("DELETE", &format!("{path}/{name}"), "", &[], b"")?;
+            ensure!(
+                deleted.is_success() || deleted.status == 404,
+                "DELETE {name}: {}",
+                deleted.status
+            );
         }
     }
 }

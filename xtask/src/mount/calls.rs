@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{CONTAINER, Mount, Setup};
-use crate::random::Random;
-use crate::wire::Account;
-use crate::workspace::run_quiet;
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::run_quiet;
 
 const FSX: &str = include_str!("../../mount/fsx.py");
 

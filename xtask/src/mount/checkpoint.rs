@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{CONTAINER, Mount, Setup};
-use crate::process::wait_for;
-use crate::wire::Account;
+use cairn_testkit::process::wait_for;
+use cairn_testkit::wire::Account;
 
 /// Shape of a checkpoint: the number of mounts and ranks, records per rank, and bytes per record.
 #[derive(Clone, Copy)]

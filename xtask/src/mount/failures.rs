@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::{CONTAINER, Mount, Setup};
-use crate::cairn::{Cairn, Spread};
-use crate::random::Random;
+use cairn_testkit::cairn::{Cairn, Spread};
+use cairn_testkit::random::Random;
 
 pub(super) fn second(setup: &Setup, first: &Path) -> Result<()> {
     let other = Mount::start(setup, "second", &["--read-only"])?;

@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::{CONTAINER, Setup};
-use crate::process::{Process, wait_for};
-use crate::report::Report;
-use crate::wire::Account;
-use crate::workspace::run_quiet;
+use cairn_testkit::process::{Process, wait_for};
+use cairn_testkit::report::Report;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{run_quiet, utf8};
 
 /// A namespace and the mount in it. The mount ends first.
 struct Host {
@@ -37,8 +37,7 @@ impl Host {
         })?;
         let auth = format!("ST_AUTH={}/auth/v1.0", setup.url);
         let container = format!("{}/v1/AUTH_test/{CONTAINER}", setup.url);
-        let binary = setup.binary.to_str().context("a path is not UTF-8")?;
-        let at = dir.to_str().context("a path is not UTF-8")?;
+        let (binary, at) = (utf8(&setup.binary)?, utf8(&dir)?);
         let args = [
             "-t",
             &pid,
@@ -54,10 +53,7 @@ impl Host {
             at,
         ];
         let mut mount = Process::start(&mount_name, Path::new("nsenter"), &args, &log)?;
-        wait_for("the mount", 30, || {
-            if let Some(words) = mount.ended() {
-                bail!("{words}");
-            }
+        mount.wait_until("the mount", 30, || {
             let mounts = fs::read_to_string(format!("/proc/{pid}/mounts"))?;
             Ok(mounts
                 .lines()

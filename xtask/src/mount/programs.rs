@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::{CONTAINER, Setup};
-use crate::clients::{same_trees, write_tree};
-use crate::venv::Venv;
-use crate::workspace::run_quiet;
+use cairn_testkit::trees::{same_trees, write_tree};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace::run_quiet;
 
 pub(super) fn archive(dir: &Path, work: &Path) -> Result<()> {
     let tree = work.join("tree");

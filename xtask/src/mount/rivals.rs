@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Mount, Setup, bench};
-use crate::wire::Account;
-use crate::workspace::{have, install, run_quiet};
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{have, install, run_quiet, utf8};
 
 pub(super) const RCLONE: &str = "rclone mount";
 pub(super) const S3QL: &str = "S3QL";
@@ -86,14 +86,11 @@ impl S3ql {
     }
 
     fn options(&self) -> Result<Vec<String>> {
-        let text = |path: &Path| -> Result<String> {
-            Ok(path.to_str().context("a path is not UTF-8")?.to_owned())
-        };
         Ok(vec![
             "--authfile".to_owned(),
-            text(&self.login)?,
+            utf8(&self.login)?.to_owned(),
             "--cachedir".to_owned(),
-            text(&self.cache)?,
+            utf8(&self.cache)?.to_owned(),
             "--backend-options".to_owned(),
             "no-ssl".to_owned(),
         ])
@@ -132,7 +129,7 @@ impl Rival {
     pub(super) fn mount_of(&self, setup: &Setup, container: &str) -> Result<Mount> {
         let dir = setup.dir.join("rival");
         fs::create_dir_all(&dir)?;
-        let at = dir.to_str().context("a path is not UTF-8")?.to_owned();
+        let at = utf8(&dir)?.to_owned();
         let mut args: Vec<String> = Vec::new();
         match self {
             Rival::Rclone => {
@@ -148,11 +145,11 @@ impl Rival {
                 );
                 let cache = setup.dir.join("rclone-cache");
                 args.push("--cache-dir".to_owned());
-                args.push(cache.to_str().context("a path is not UTF-8")?.to_owned());
+                args.push(utf8(&cache)?.to_owned());
             }
             Rival::S3ql(s3ql) => {
                 let program = s3ql.path("mount.s3ql");
-                args.push(program.to_str().context("a path is not UTF-8")?.to_owned());
+                args.push(utf8(&program)?.to_owned());
                 args.extend(s3ql.options()?);
                 args.extend(["--fg", "--compress", "none"].map(str::to_owned));
                 args.push(s3ql.url.clone());

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{CONTAINER, Mount, Setup};
-use crate::cairn::Cairn;
-use crate::random::Random;
+use cairn_testkit::cairn::Cairn;
+use cairn_testkit::random::Random;
 
 /// Writers on each of the two mounts.
 const RANKS: usize = 4;

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::{Setup, namespaces, programs};
-use crate::report::Report;
-use crate::wire::Account;
-use crate::workspace::{self, have};
+use cairn_testkit::report::Report;
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::{self, have};
 
 #[derive(Args, Default)]
 pub(crate) struct Suites {

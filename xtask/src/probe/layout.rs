@@ -1,16 +1,16 @@
 //! The cluster of the probe tests: four nodes, each with an account server on port 62N2, a
 //! container server on 62N1 and an object server on 62N0, two devices on each, and a proxy on 8080.
 
-use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::venv::Venv;
-use crate::workspace::{build_cairn, run_quiet};
+use cairn_testkit::conf::{pipeline, rsync_module};
+use cairn_testkit::venv::Venv;
+use cairn_testkit::workspace::{build_cairn, run_quiet, write_script};
 
 /// Names of Swift's programs under which Cairn is installed.
 const PROGRAMS: &[&str] = &[
@@ -45,26 +45,6 @@ const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache 
                         staticweb \
                         copy container-quotas account-quotas slo dlo versioned_writes symlink \
                         proxy-logging proxy-server";
-const FILTERS: &[(&str, &str)] = &[
-    ("catch_errors", "catch_errors"),
-    ("gatekeeper", "gatekeeper"),
-    ("healthcheck", "healthcheck"),
-    ("proxy-logging", "proxy_logging"),
-    ("cache", "memcache"),
-    ("etag-quoter", "etag_quoter"),
-    ("listing_formats", "listing_formats"),
-    ("bulk", "bulk"),
-    ("tempurl", "tempurl"),
-    ("ratelimit", "ratelimit"),
-    ("crossdomain", "crossdomain"),
-    ("staticweb", "staticweb"),
-    ("copy", "copy"),
-    ("container-quotas", "container_quotas"),
-    ("account-quotas", "account_quotas"),
-    ("slo", "slo"),
-    ("dlo", "dlo"),
-    ("symlink", "symlink"),
-];
 /// The realm of container sync: this cluster is its only one, so containers are synced within it.
 const REALMS: &str = "\
 [saio]
@@ -72,23 +52,12 @@ key = changeme
 key2 = changeme
 cluster_saio_endpoint = http://127.0.0.1:8080/v1/
 ";
-const TEMPAUTH: &str = "\
-[filter:container_sync]
-use = egg:swift#container_sync
-current = //saio/saio_endpoint
-
-[filter:tempauth]
-use = egg:swift#tempauth
+const USERS: &str = "\
 user_admin_admin = admin .admin .reseller_admin
 user_test_tester = testing .admin
 user_test_tester2 = testing2 .admin
 user_test_tester3 = testing3
 user_test2_tester2 = testing2 .admin
-
-[filter:versioned_writes]
-use = egg:swift#versioned_writes
-allow_versioned_writes = true
-allow_object_versioning = true
 ";
 const SWIFT_CONF: &str = "\
 [swift-hash]
@@ -175,59 +144,49 @@ fn programs(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
             symlink(venv.bin.join(name), bin.join(name))?;
         }
     }
-    let script = |path: &Path, text: &str| -> Result<()> {
-        fs::write(path, text)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
-        Ok(())
-    };
-    script(
+    write_script(
         &dir.join("inside"),
         include_str!("../../conformance/probe-inside.sh"),
     )?;
     let reset = include_str!("../../conformance/probe-reset.sh");
-    script(&bin.join("resetswift"), reset)?;
-    script(&bin.join("swift-orphans"), reset)
+    write_script(&bin.join("resetswift"), reset)?;
+    write_script(&bin.join("swift-orphans"), reset)
 }
 
 /// The proxy's conf. Tests clear Swift's cache of updating shard ranges in memcached; Cairn's proxy
 /// has a cache of its own, which is off here.
 fn proxy(log: &str) -> String {
-    let mut text = format!(
-        "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = 8080\nworkers = 1\n{log}\n\
-         [pipeline:main]\npipeline = {PIPELINE}\n\n\
-         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
-         allow_account_management = true\nrecheck_updating_shard_ranges = 0\n\n{TEMPAUTH}\n"
-    );
-    for (name, entry_point) in FILTERS {
-        let _ = writeln!(text, "[filter:{name}]\nuse = egg:swift#{entry_point}\n");
-    }
-    text
+    let filters = pipeline(PIPELINE, |name| {
+        let options = match name {
+            "container_sync" => "current = //saio/saio_endpoint\n",
+            "tempauth" => USERS,
+            "versioned_writes" => "allow_versioned_writes = true\nallow_object_versioning = true\n",
+            "proxy-server" => {
+                "account_autocreate = true\nallow_account_management = true\n\
+                 recheck_updating_shard_ranges = 0\n"
+            }
+            _ => "",
+        };
+        options.to_owned()
+    });
+    format!("[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = 8080\nworkers = 1\n{log}\n{filters}")
 }
 
 /// Pipeline for the cluster's internal requests.
 fn internal_client(log: &str) -> String {
-    format!(
-        "[DEFAULT]\n{log}\n\
-         [pipeline:main]\npipeline = catch_errors proxy-logging cache symlink proxy-server\n\n\
-         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
-         allow_account_management = true\n\n\
-         [filter:cache]\nuse = egg:swift#memcache\n\n\
-         [filter:symlink]\nuse = egg:swift#symlink\n\n\
-         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
-         [filter:catch_errors]\nuse = egg:swift#catch_errors\n"
-    )
+    let names = "catch_errors proxy-logging cache symlink proxy-server";
+    let filters = pipeline(names, |name| match name {
+        "proxy-server" => "account_autocreate = true\nallow_account_management = true\n".to_owned(),
+        _ => String::new(),
+    });
+    format!("[DEFAULT]\n{log}\n{filters}")
 }
 
 /// Conf of the reconciler's pipeline, which moves objects unchanged, symlinks included.
 fn reconciler(log: &str) -> String {
-    format!(
-        "[DEFAULT]\n{log}\n[container-reconciler]\n\n\
-         [pipeline:main]\npipeline = catch_errors proxy-logging cache proxy-server\n\n\
-         [app:proxy-server]\nuse = egg:swift#proxy\n\n\
-         [filter:cache]\nuse = egg:swift#memcache\n\n\
-         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
-         [filter:catch_errors]\nuse = egg:swift#catch_errors\n"
-    )
+    let names = "catch_errors proxy-logging cache proxy-server";
+    let filters = pipeline(names, |_| String::new());
+    format!("[DEFAULT]\n{log}\n[container-reconciler]\n\n{filters}")
 }
 
 fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
@@ -237,14 +196,13 @@ fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
         "container" => "whole_databases = rsync\n",
         _ => "",
     };
+    let filters = pipeline(&format!("healthcheck recon {kind}-server"), |_| {
+        String::new()
+    });
     let mut text = format!(
         "[DEFAULT]\ndevices = /srv/{node}/node\nmount_check = false\ndisable_fallocate = true\n\
          bind_ip = 127.0.0.{node}\nbind_port = {port}\nworkers = 1\n\
-         recon_cache_path = /srv/cache/{node}\n{log}\n\
-         [pipeline:main]\npipeline = healthcheck recon {kind}-server\n\n\
-         [app:{kind}-server]\nuse = egg:swift#{kind}\n\n\
-         [filter:recon]\nuse = egg:swift#recon\n\n\
-         [filter:healthcheck]\nuse = egg:swift#healthcheck\n\n\
+         recon_cache_path = /srv/cache/{node}\n{log}\n{filters}\n\
          [{kind}-replicator]\nrsync_module = {{replication_ip}}::{kind}{{replication_port}}\n\
          {whole_databases}\n[{kind}-auditor]\n\n"
     );
@@ -272,11 +230,10 @@ fn rsyncd(dir: &Path) -> String {
     for (kind, port) in [("account", 2), ("container", 1), ("object", 0)] {
         for node in 1..=4 {
             let port = 6200 + node * 10 + port;
-            let _ = write!(
-                text,
-                "\n[{kind}{port}]\nmax connections = 25\npath = /srv/{node}/node/\n\
-                 read only = false\nlock file = /run/lock/{kind}{port}.lock\n"
-            );
+            let name = format!("{kind}{port}");
+            let lock = Path::new("/run/lock").join(format!("{name}.lock"));
+            let path = format!("/srv/{node}/node/");
+            text.push_str(&rsync_module(&name, Path::new(&path), &lock));
         }
     }
     text

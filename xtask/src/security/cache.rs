@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Options, Store, all_held, tenants};
-use crate::wire::Connection;
+use cairn_testkit::wire::Connection;
 
 /// Number of memcached servers. A store avoids a failed server for a while, so there are enough for
 /// all cases.

@@ -1,16 +1,17 @@
 //! The console beside a store: its runs have the rights of its process, so they must not give
 //! access to its files.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::{all_held, resident};
-use crate::process::{Process, free_range, wait_for};
-use crate::wire::Connection;
-use crate::workspace::run_quiet;
+use cairn_testkit::process::{Process, free_range};
+use cairn_testkit::wire::Connection;
+use cairn_testkit::workspace::{run_quiet, utf8};
 
 const PASSWORD: &str = "of-the-attack";
 
@@ -18,20 +19,14 @@ pub(super) fn runs(binary: &Path, dir: &Path) -> Result<String> {
     let data = dir.join("console");
     let port = free_range(100)?;
     let bind = format!("127.0.0.1:{port}");
-    let data_text = data.to_str().context("a path that is not UTF-8")?;
+    let data_text = utf8(&data)?;
     let make = ["up", "--write-only", "--data", data_text, "--bind", &bind];
     run_quiet(Command::new(binary).args(make))?;
     std::fs::write(data.join("etc/console-password"), PASSWORD)?;
     let at = format!("127.0.0.1:{}", port + 1);
     let args = ["up", "--data", data_text, "--console", &at];
     let mut store = Process::start("console", binary, &args, &dir.join("log"))?;
-    wait_for("the console", 60, || {
-        if let Some(words) = store.ended() {
-            bail!("{words}");
-        }
-        let answer = Connection::new(port + 1).call("GET", "/api/session", &[], b"");
-        Ok(answer.is_ok_and(|a| a.status == 200))
-    })?;
+    store.wait_for_answer((Ipv4Addr::LOCALHOST, port + 1), "/api/session", 60)?;
     let password = json!({"password": PASSWORD});
     let (status, cookie) = call(port + 1, "/api/session", "", &password)?;
     ensure!(matches!(status, 200 | 204), "signing in: {status}");

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use super::cache::Memcached;
 use super::hosts::Names;
 use super::keystone::Keystone;
-use crate::cairn::with_option;
-use crate::process::{free_ports, wait_for_port};
+use cairn_testkit::conf::{with_option, with_option_added};
+use cairn_testkit::process::{free_ports, wait_for_port};
 
 /// Ports of further proxies, and the hostile servers that they ask.
 pub(super) struct Doors {
@@ -124,11 +124,7 @@ fn proxy(text: &str, port: u16, pipeline: &str, settings: &[Setting]) -> String 
     text = with_option(&text, "DEFAULT", "workers", "1");
     text = with_option(&text, "pipeline:main", "pipeline", pipeline);
     for (section, option, value) in settings {
-        let header = format!("[{section}]");
-        if !text.lines().any(|line| line.trim() == header) {
-            text.push_str(&format!("\n{header}\n"));
-        }
-        text = with_option(&text, section, option, value);
+        text = with_option_added(&text, section, option, value);
     }
     text
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::tenants::{self, SECRET, shows_the_secret};
 use super::{Options, Store, all_held};
-use crate::wire::{Account, Connection};
+use cairn_testkit::wire::{Account, Connection};
 
 const BOUNDARY: &str = "between-the-parts";
 const CONTENT: &str = "what the browser sends";

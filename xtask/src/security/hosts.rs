@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::doors::Doors;
 use super::tenants::{self, shows_the_secret};
 use super::{Options, Store, all_held};
-use crate::wire::Connection;
+use cairn_testkit::wire::Connection;
 
 /// Maximum number of CNAMEs that are followed.
 pub(super) const DEPTH: usize = 3;

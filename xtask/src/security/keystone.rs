@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Options, Store, all_held, tenants};
-use crate::wire::Connection;
+use cairn_testkit::wire::Connection;
 
 const LATER: &str = "2099-01-01T00:00:00.000000Z";
 const BEFORE: &str = "2001-01-01T00:00:00.000000Z";

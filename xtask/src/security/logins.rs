@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{Options, Store, all_held};
-use crate::wire::{Account, Connection};
+use cairn_testkit::figures::median;
+use cairn_testkit::wire::{Account, Connection};
 
 /// A token that its user revoked grants nothing: unchanged, without its padding, with bytes
 /// appended, and neither does a token made from it.
@@ -83,16 +84,15 @@ pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
         Ok((answer.status, start.elapsed().as_secs_f64()))
     };
     let mut broken = Vec::new();
-    let median = |user: &str| -> Result<f64> {
+    let middle = |user: &str| -> Result<f64> {
         let mut all = Vec::new();
         for index in 0..5 {
             // A different user each time, so that no back-off is measured.
             all.push(guess(user.replace('#', &index.to_string()))?.1);
         }
-        all.sort_by(f64::total_cmp);
-        Ok(all[2])
+        median(all).context("five guesses")
     };
-    let (known, unknown) = (median("test:tester2")?, median("test:nobody#")?);
+    let (known, unknown) = (middle("test:tester2")?, middle("test:nobody#")?);
     if known.max(unknown) > 0.02 && known.max(unknown) / known.min(unknown) > 3.0 {
         broken.push(format!(
             "{:.1} ms for a user that is there, {:.1} for others",

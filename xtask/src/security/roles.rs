@@ -5,9 +5,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Options, Store, all_held};
-use crate::wire::{Account, Connection, Response};
+use cairn_testkit::wire::{Account, Connection, Response};
 
-/// A user of TempAuth besides those of `conformance/users.txt`: its groups have the names of roles
+/// A user of TempAuth besides those of `testkit/users.txt`: its groups have the names of roles
 /// that reach beyond an account.
 pub(super) const BOSS: (&str, &str) = (
     "user_boss_boss",

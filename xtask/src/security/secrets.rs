@@ -1,15 +1,17 @@
 //! A store as seen by other users of the host: files, the process list, the output of a start.
 
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::all_held;
-use crate::process::{Process, free_range, wait_for};
-use crate::wire::{Account, Connection};
+use cairn_testkit::process::{Process, free_range};
+use cairn_testkit::wire::Account;
+use cairn_testkit::workspace::utf8;
 
 /// A case that starts stores of its own, below a folder.
 pub(super) type Apart = fn(&Path, &Path) -> Result<String>;
@@ -24,29 +26,18 @@ fn start(binary: &Path, dir: &Path, name: &str) -> Result<(Process, PathBuf, u16
     std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o600))?;
     let port = free_range(100)?;
     let bind = format!("127.0.0.1:{port}");
-    let text = |path: &Path| {
-        path.to_str()
-            .context("a path that is not UTF-8")
-            .map(str::to_owned)
-    };
-    let (data_text, users_text) = (text(&data)?, text(&users)?);
+    let (data_text, users_text) = (utf8(&data)?, utf8(&users)?);
     let args = [
         "up",
         "--data",
-        &data_text,
+        data_text,
         "--bind",
         &bind,
         "--user-file",
-        &users_text,
+        users_text,
     ];
     let mut store = Process::start(name, binary, &args, &dir.join("log"))?;
-    wait_for("GET /healthcheck", 60, || {
-        if let Some(words) = store.ended() {
-            bail!("{words}");
-        }
-        let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
-        Ok(answer.is_ok_and(|a| a.status == 200))
-    })?;
+    store.wait_for_answer((Ipv4Addr::LOCALHOST, port), "/healthcheck", 60)?;
     Ok((store, data, port))
 }
 

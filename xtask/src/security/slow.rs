@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{CLIENT_TIMEOUT, Options, Store, all_held};
-use crate::wire::{Account, Connection};
+use cairn_testkit::wire::{Account, Connection};
 
 /// Maximum duration of anybody else's health check, in seconds.
 const HEALTH_WAIT_MAX_SECONDS: f64 = 5.0;

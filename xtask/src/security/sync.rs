@@ -8,7 +8,7 @@ use sha1::Sha1;
 use super::doors::REALM_KEY;
 use super::tenants::{self, SECRET, shows_the_secret};
 use super::{Options, Store, all_held};
-use crate::wire::{Connection, Response};
+use cairn_testkit::wire::{Connection, Response};
 
 const KEY: &str = "of-the-container";
 

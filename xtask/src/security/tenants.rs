@@ -8,7 +8,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::{Options, Store, all_held};
-use crate::wire::{Account, Connection};
+use cairn_testkit::wire::{Account, Connection};
 
 /// Content that only its owner may see.
 pub(super) const SECRET: &str =

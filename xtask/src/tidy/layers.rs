@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use super::Finding;
-use crate::workspace::{cargo, run_quiet};
+use cairn_testkit::workspace::{cargo, run_quiet};
 
 const PAGE: &str = "ARCHITECTURE.md";
 const PREFIX: &str = "cairn-";
@@ -35,8 +35,9 @@ const ONLY: [(&str, &[&str]); 8] = [
         "study",
         &["emulate", "formats", "lab", "rados", "ring", "types"],
     ),
-    // It uses Cairn like its users do.
-    ("xtask", &[]),
+    // They use Cairn like its users do: what finds a fault must not share it.
+    ("testkit", &[]),
+    ("xtask", &["testkit"]),
 ];
 
 /// External crates, and the only crates of ours that may use them (tests may use any).

@@ -7,8 +7,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 
 use super::{Databases, FOLDERS, Login, Setup, Target, copy};
-use crate::process::wait_for;
-use crate::wire::{Account, Connection, Response};
+use cairn_testkit::process::wait_for;
+use cairn_testkit::wire::{Account, Connection, Response};
 
 const SHARDS: u64 = 10;
 /// A name before all later names of the first folder, and after the existing ones.

@@ -12,14 +12,14 @@ use super::super::Outcome;
 use super::super::medium::{Fault, Op};
 use super::super::rig::{self, MIXED, STRICT};
 use super::{Setup, outcome};
-use crate::model::load::Counts;
+use cairn_testkit::model::load::Counts;
 
 pub(super) fn round(setup: &Setup<'_>, shared: bool) -> Result<Outcome> {
     let mut rig = setup.shaped(|shape| shape.shared = shared)?;
     let mut keys = rig::keys(8, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
     let disk = &rig.disks[seed as usize % rig.disks.len()];
     let during = rig::load(&account, &mut keys, MIXED, seed, || {

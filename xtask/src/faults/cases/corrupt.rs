@@ -9,9 +9,9 @@ use anyhow::{Result, ensure};
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Rig};
 use super::{Setup, outcome};
-use crate::model::keys::{State, payload};
-use crate::random::Random;
-use crate::wire::Account;
+use cairn_testkit::model::keys::{State, payload};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
 
 const PASSES: usize = 3;
 /// Time until an object with enough intact replicas must be readable.
@@ -24,7 +24,7 @@ pub(super) fn round(setup: &Setup<'_>, coded: bool) -> Result<Outcome> {
     let mut rig = setup.shaped(|shape| shape.coded = coded)?;
     let mut keys = rig::keys(8, 8, 4);
     rig.make_containers(&keys)?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let counts = rig::load(&rig.account()?, &mut keys, MIXED, seed, || {
         std::thread::sleep(Duration::from_millis(1500));
         Ok(())

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, STRICT};
 use super::{Setup, outcome};
-use crate::model::load::Counts;
-use crate::random::Random;
+use cairn_testkit::model::load::Counts;
+use cairn_testkit::random::Random;
 
 pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     let mut rig = setup.rig()?;
@@ -26,7 +26,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     let mut keys = rig::keys(16, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let (seed, mut random) = (rig.random.next(), rig.random.clone());
+    let (seed, mut random) = (rig.random.next_u64(), rig.random.clone());
     let group: Vec<u32> = rig
         .store
         .processes()

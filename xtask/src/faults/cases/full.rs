@@ -10,9 +10,9 @@ use rustix::fs::FallocateFlags;
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Mix, Rig, STRICT};
 use super::{Setup, outcome};
-use crate::model::keys::{Key, State, Write, version_of};
-use crate::model::load::{self, Counts};
-use crate::process::wait_for;
+use cairn_testkit::model::keys::{Key, State, Write, version_of};
+use cairn_testkit::model::load::{self, Counts};
+use cairn_testkit::process::wait_for;
 
 /// Space left for objects on each disk before it is filled.
 const LEFT: u64 = 24 << 20;
@@ -40,7 +40,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     rig.make_containers(&keys)?;
     let mut account = rig.account()?;
     account.must("PUT", "/faults-probe", "", &[], b"")?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
     // Either other files take everything except the reserve, or the store itself does.
     let left = *rig.random.clone().pick(&[0, LEFT]);

@@ -10,14 +10,14 @@ use super::super::disk::Disk;
 use super::super::medium::{Fault, Op};
 use super::super::rig::{self, MIXED};
 use super::{Setup, outcome};
-use crate::random::Random;
+use cairn_testkit::random::Random;
 
 pub(super) fn round(setup: &Setup<'_>, coded: bool) -> Result<Outcome> {
     let mut rig = setup.shaped(|shape| shape.coded = coded)?;
     let mut keys = rig::keys(8, 30, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let (seed, mut random) = (rig.random.next(), rig.random.clone());
+    let (seed, mut random) = (rig.random.next_u64(), rig.random.clone());
     let kept_of_thousand = *random.pick(&[0, 0, 500, 1000]);
     let counts = rig::load(&account, &mut keys, MIXED, seed, || {
         std::thread::sleep(Duration::from_millis(500));

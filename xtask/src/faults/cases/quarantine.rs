@@ -9,10 +9,10 @@ use anyhow::Result;
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Mix, Rig};
 use super::{Setup, outcome};
-use crate::model::keys::{Key, State, Write, next_version, version_of};
-use crate::model::load::{self, Counts};
-use crate::random::Random;
-use crate::wire::Account;
+use cairn_testkit::model::keys::{Key, State, Write, next_version, version_of};
+use cairn_testkit::model::load::{self, Counts};
+use cairn_testkit::random::Random;
+use cairn_testkit::wire::Account;
 
 const LARGE: Mix<'_> = Mix {
     sizes: &[100, 65_537, 300_000, 1 << 20],
@@ -33,7 +33,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     }
     let mut keys = rig::keys(8, 12, 4);
     rig.make_containers(&keys)?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let before = rig::load(&rig.account()?, &mut keys, LARGE, seed, || {
         std::thread::sleep(Duration::from_millis(1500));
         Ok(())

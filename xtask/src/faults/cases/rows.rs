@@ -23,7 +23,7 @@ pub(super) fn round(setup: &Setup<'_>, exclusive: bool) -> Result<Outcome> {
     let mut keys = rig::keys(8, 96, containers);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     // Time during which rows still arrive after the error, before the power cut.
     let after = Duration::from_millis(1500 + rig.random.below(2500));
     let kept_of_thousand = *rig.random.pick(&[0, 0, 0, 500]);

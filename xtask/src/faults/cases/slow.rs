@@ -8,14 +8,14 @@ use anyhow::Result;
 use super::super::Outcome;
 use super::super::rig::{self, STRICT};
 use super::{Setup, outcome};
-use crate::model::load::Counts;
+use cairn_testkit::model::load::Counts;
 
 pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     let mut rig = setup.rig()?;
     let mut keys = rig::keys(8, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let delay = Duration::from_millis(30 + rig.random.below(300));
     let disk = &rig.disks[(seed % 4) as usize];
     let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
@@ -25,7 +25,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
             &account,
             &mut keys,
             STRICT,
-            rig.random.clone().next(),
+            rig.random.clone().next_u64(),
             || {
                 std::thread::sleep(Duration::from_millis(1500));
                 Ok(())

@@ -22,7 +22,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     let mut keys = keys(4, 30, 3);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let mut counts = load(&account, &mut keys, STRICT, seed, || {
         std::thread::sleep(Duration::from_secs(3));
         Ok(())
@@ -40,7 +40,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
         }
     }
     rig.disks.iter().try_for_each(Disk::mount)?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let disk = &rig.disks[0];
     let under_load = load(&account, &mut keys, MIXED, seed, || {
         std::thread::sleep(Duration::from_secs(1));

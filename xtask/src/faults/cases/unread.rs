@@ -8,8 +8,8 @@ use super::super::Outcome;
 use super::super::medium::Op;
 use super::super::rig::{self, MIXED, Rig};
 use super::{Setup, outcome};
-use crate::model::keys::{Key, State, version_of};
-use crate::model::load::Counts;
+use cairn_testkit::model::keys::{Key, State, version_of};
+use cairn_testkit::model::load::Counts;
 
 pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
     let mut rig = setup.rig()?;
@@ -61,7 +61,7 @@ pub(super) fn moment(setup: &Setup<'_>) -> Result<Outcome> {
 fn written(rig: &mut Rig) -> Result<(Vec<Vec<Key>>, Counts)> {
     let mut keys = rig::keys(8, 12, 4);
     rig.make_containers(&keys)?;
-    let seed = rig.random.next();
+    let seed = rig.random.next_u64();
     let counts = rig::load(&rig.account()?, &mut keys, MIXED, seed, || {
         std::thread::sleep(std::time::Duration::from_secs(2));
         Ok(())

@@ -1,19 +1,23 @@
 //! Paths and external programs: the workspace's root, the cache of downloaded software, scratch
 //! folders, cargo.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde::Serialize;
 
-pub(crate) fn root() -> &'static Path {
+/// The root of the workspace.
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
+        .ancestors()
+        .nth(2)
         .unwrap_or(Path::new("."))
 }
 
 /// Cache of downloaded software: `$CAIRN_CACHE`, or `cairn` in the user's cache folder.
-pub(crate) fn cache() -> Result<PathBuf> {
+pub fn cache() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("CAIRN_CACHE") {
         return Ok(PathBuf::from(dir));
     }
@@ -24,7 +28,8 @@ pub(crate) fn cache() -> Result<PathBuf> {
     Ok(base.join("cairn"))
 }
 
-pub(crate) fn target() -> PathBuf {
+/// Cargo's target folder.
+pub fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
         None => root().join("target"),
@@ -33,7 +38,7 @@ pub(crate) fn target() -> PathBuf {
 
 /// A folder for one run, on the workspace's own file system (`/tmp` may be small and without
 /// extended attributes); removed when dropped.
-pub(crate) fn scratch(name: &str) -> Result<tempfile::TempDir> {
+pub fn scratch(name: &str) -> Result<tempfile::TempDir> {
     let base = target().join("xtask");
     std::fs::create_dir_all(&base)?;
     tempfile::Builder::new()
@@ -43,32 +48,41 @@ pub(crate) fn scratch(name: &str) -> Result<tempfile::TempDir> {
 }
 
 /// Folder of results: `target/xtask/NAME`.
-pub(crate) fn results(name: &str) -> Result<PathBuf> {
+pub fn results(name: &str) -> Result<PathBuf> {
     let dir = target().join("xtask").join(name);
     std::fs::create_dir_all(&dir)?;
     Ok(dir)
 }
 
-pub(crate) fn cargo() -> Command {
+/// Keeps results as JSON in the file of this name, in [`results`]`(folder)`, and prints where.
+pub fn keep(folder: &str, file: &str, value: &(impl Serialize + ?Sized)) -> Result<()> {
+    let dir = results(folder)?;
+    std::fs::write(dir.join(file), serde_json::to_vec_pretty(value)?)?;
+    println!("kept in {}", dir.display());
+    Ok(())
+}
+
+/// A command of cargo in this workspace.
+pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
 /// Builds one package in release mode and returns the path of its program.
-pub(crate) fn build_release(package: &str) -> Result<PathBuf> {
+pub fn build_release(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", package]))?;
     Ok(target().join("release").join(package))
 }
 
 /// Builds one package without optimisation and returns the path of its program.
-pub(crate) fn build_debug(package: &str) -> Result<PathBuf> {
+pub fn build_debug(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--package", package]))?;
     Ok(target().join("debug").join(package))
 }
 
 /// Path of Cairn's program: built here, or named by `$CAIRN_BINARY`.
-pub(crate) fn build_cairn() -> Result<PathBuf> {
+pub fn build_cairn() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("CAIRN_BINARY") {
         return Ok(PathBuf::from(binary));
     }
@@ -76,7 +90,7 @@ pub(crate) fn build_cairn() -> Result<PathBuf> {
 }
 
 /// Runs a command to its end; any exit but success is an error that names the command.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("running {command:?}"))?;
@@ -87,7 +101,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Like [`run`], without output; the program's own output is in the error.
-pub(crate) fn run_quiet(command: &mut Command) -> Result<String> {
+pub fn run_quiet(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("running {command:?}"))?;
@@ -102,14 +116,37 @@ pub(crate) fn run_quiet(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-pub(crate) fn have(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+/// A program of the path.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Is a program on the path?
+pub fn have(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// Writes a program in a script's language.
+pub fn write_script(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        std::fs::write(path, text)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+    };
+    write().with_context(|| path.display().to_string())
+}
+
+/// A path as an argument of a program.
+pub fn utf8(path: &Path) -> Result<&str> {
+    path.to_str()
+        .with_context(|| format!("{} is not UTF-8", path.display()))
 }
 
 /// Installs the Debian package if the program is missing and we are root. Returns false if the
 /// program is not available; callers report what they skip.
-pub(crate) fn install(program: &str, package: &str) -> bool {
+pub fn install(program: &str, package: &str) -> bool {
     if have(program) {
         return true;
     }
@@ -127,7 +164,7 @@ pub(crate) fn install(program: &str, package: &str) -> bool {
 }
 
 /// Waits for Ctrl-C or SIGTERM.
-pub(crate) fn wait_for_end() -> Result<()> {
+pub fn wait_for_end() -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

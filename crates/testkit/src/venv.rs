@@ -8,17 +8,20 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{cache, install, root, run_quiet};
 
-pub(crate) const SWIFT_VERSION: &str = "2.38.3";
+/// The release that Cairn is held against.
+pub const SWIFT_VERSION: &str = "2.38.3";
 
-pub(crate) struct Venv {
+/// The installed environment.
+pub struct Venv {
     /// The environment's folder of programs.
-    pub(crate) bin: PathBuf,
+    pub bin: PathBuf,
     /// The unpacked source release.
-    pub(crate) source: PathBuf,
+    pub source: PathBuf,
 }
 
 impl Venv {
-    pub(crate) fn prepare() -> Result<Venv> {
+    /// The environment, fetched and installed when it is not in the cache.
+    pub fn prepare() -> Result<Venv> {
         let home = cache()?;
         let venv = Venv {
             bin: home.join("venv/bin"),
@@ -77,16 +80,18 @@ impl Venv {
                 .arg("-C")
                 .arg(home),
         )?;
-        let requirements = root().join("xtask/conformance/requirements.txt");
+        let requirements = root().join("crates/testkit/requirements.txt");
         run_quiet(pip().args(["install", "--requirement"]).arg(requirements))?;
         Ok(())
     }
 
-    pub(crate) fn program(&self, name: &str) -> Command {
+    /// A command of one of its programs.
+    pub fn program(&self, name: &str) -> Command {
         Command::new(self.bin.join(name))
     }
 
-    pub(crate) fn python(&self) -> PathBuf {
+    /// Its Python interpreter.
+    pub fn python(&self) -> PathBuf {
         self.bin.join("python")
     }
 }

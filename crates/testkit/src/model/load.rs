@@ -8,27 +8,31 @@ use super::keys::{Key, State, Write, next_version, payload, version_of};
 use crate::random::Random;
 use crate::wire::Account;
 
+/// What became of the requests.
 #[derive(Default)]
-pub(crate) struct Counts {
-    pub(crate) acknowledged: u64,
-    pub(crate) cut_off: u64,
+pub struct Counts {
+    /// Number of writes that were acknowledged.
+    pub acknowledged: u64,
+    /// Number of writes without an answer.
+    pub cut_off: u64,
     /// Number of refused requests (5xx), which a store may answer while disks fail: the write may
     /// or may not have been applied. `None` where no refusal is allowed.
-    pub(crate) refused: Option<u64>,
+    pub refused: Option<u64>,
     /// Answers that are wrong under all circumstances.
-    pub(crate) wrong: Vec<String>,
+    pub wrong: Vec<String>,
 }
 
 impl Counts {
     /// Counters for a store whose disks fail, which may refuse.
-    pub(crate) fn tolerant() -> Counts {
+    pub fn tolerant() -> Counts {
         Counts {
             refused: Some(0),
             ..Counts::default()
         }
     }
 
-    pub(crate) fn add(&mut self, other: Counts, wrong: &mut Vec<String>) {
+    /// Adds other counts; wrong answers are collected in `wrong`.
+    pub fn add(&mut self, other: Counts, wrong: &mut Vec<String>) {
         self.acknowledged += other.acknowledged;
         self.cut_off += other.cut_off;
         self.refused = match (self.refused, other.refused) {
@@ -39,7 +43,8 @@ impl Counts {
     }
 }
 
-pub(crate) fn worker(
+/// Runs the load until `stop` is set, the connection breaks, or an answer is wrong.
+pub fn worker(
     mut account: Account,
     keys: &mut [Key],
     mut random: Random,
@@ -77,13 +82,13 @@ pub(crate) fn worker(
 
 /// A random object size: mostly small ones, around the sizes of blocks and buffers, and some large
 /// ones.
-pub(crate) fn size(random: &mut Random) -> usize {
+pub fn size(random: &mut Random) -> usize {
     let base = *random.pick(&[0, 100, 4096, 4096, 16_384, 65_536, 65_537, 300_000, 1 << 20]);
     base + random.below(100) as usize
 }
 
 /// Sends a write and updates the model. Returns false when the connection broke.
-pub(crate) fn write(
+pub fn write(
     account: &mut Account,
     key: &mut Key,
     write: Write,
@@ -137,7 +142,7 @@ pub(crate) fn write(
 
 /// Reads the object. Returns false when the connection broke. Any answer but a whole version, or
 /// 404, is wrong.
-pub(crate) fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
+pub fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
     let path = key.path();
     let Ok(response) = account.call("GET", &path, "", &[], b"") else {
         return false;

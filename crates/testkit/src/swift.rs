@@ -2,62 +2,57 @@
 //! proxy with TempAuth, memcached, and per device one object, one container and one account server.
 //! The background daemons do not run by themselves; `once` runs one of them.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
+use crate::conf::{KEYMASTER_OPTIONS, pipeline, users};
 use crate::process::{Process, free_ports, wait_for_port};
 use crate::venv::Venv;
 use crate::workspace::{install, root, run_quiet};
 
-pub(crate) const KINDS: [&str; 3] = ["object", "container", "account"];
+/// Kinds of servers behind a proxy.
+pub const KINDS: [&str; 3] = ["object", "container", "account"];
 
 /// Upstream's default middleware, in upstream's order.
-pub(crate) const FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
+pub const FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
      etag-quoter domain_remap listing_formats bulk tempurl formpost crossdomain s3api tempauth \
      staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
      proxy-logging proxy-server";
 
 /// The minimal pipeline that every store needs.
-pub(crate) const CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
+pub const CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
      listing_formats tempauth copy proxy-logging proxy-server";
 
 /// Like [`CORE_PIPELINE`], with objects encrypted.
-pub(crate) const ENCRYPTED_CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
+pub const ENCRYPTED_CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
      proxy-logging cache listing_formats tempauth copy keymaster encryption proxy-logging \
      proxy-server";
 
 /// Like [`FULL_PIPELINE`], with objects encrypted.
-pub(crate) const ENCRYPTED_FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
+pub const ENCRYPTED_FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
      proxy-logging cache etag-quoter domain_remap listing_formats bulk tempurl formpost crossdomain \
      s3api tempauth staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
      keymaster encryption proxy-logging proxy-server";
 
-/// Options of `keymaster`: two root secrets, the second of which encrypts new objects.
-pub(crate) const KEYMASTER_OPTIONS: [(&str, &str); 3] = [
-    (
-        "encryption_root_secret",
-        "Zm9yIHRlc3RzIGFuZCBiZW5jaG1hcmtzIG9ubHksIG51bWJlciAx",
-    ),
-    (
-        "encryption_root_secret_2",
-        "Zm9yIHRlc3RzIGFuZCBiZW5jaG1hcmtzIG9ubHksIG51bWJlciAy",
-    ),
-    ("active_root_secret_id", "2"),
-];
-
-pub(crate) struct Layout {
-    pub(crate) devices: usize,
-    pub(crate) replicas: usize,
-    pub(crate) workers: usize,
-    pub(crate) proxy_workers: usize,
-    pub(crate) pipeline: &'static str,
-    pub(crate) part_power: u32,
+/// Shape of a store.
+pub struct Layout {
+    /// Number of devices, each of a node of its own.
+    pub devices: usize,
+    /// Replicas of the rings, but for erasure-coded policies.
+    pub replicas: usize,
+    /// Worker processes of each account, container and object server.
+    pub workers: usize,
+    /// Worker processes of the proxy.
+    pub proxy_workers: usize,
+    /// The proxy's pipeline.
+    pub pipeline: &'static str,
+    /// Partition power of all rings.
+    pub part_power: u32,
     /// Number of the first device in the account and container rings.
-    pub(crate) rows_from: usize,
+    pub rows_from: usize,
     /// Data and parity fragments of a second, erasure-coded policy `coded`.
-    pub(crate) coded: Option<(usize, usize)>,
+    pub coded: Option<(usize, usize)>,
 }
 
 impl Default for Layout {
@@ -75,11 +70,13 @@ impl Default for Layout {
     }
 }
 
-pub(crate) struct Swift {
+/// A store of OpenStack Swift below a folder; its processes are killed when dropped.
+pub struct Swift {
     dir: PathBuf,
     layout: Layout,
     bin: PathBuf,
-    pub(crate) port: u16,
+    /// The proxy's port.
+    pub port: u16,
     memcached_port: u16,
     /// Ports by device, then in the order of `KINDS`.
     ports: Vec<[u16; 3]>,
@@ -88,7 +85,7 @@ pub(crate) struct Swift {
 
 impl Swift {
     /// Writes confs, rings and device folders below `dir`; starts no process.
-    pub(crate) fn create(venv: &Venv, dir: &Path, layout: Layout) -> Result<Swift> {
+    pub fn create(venv: &Venv, dir: &Path, layout: Layout) -> Result<Swift> {
         ensure!(
             install("memcached", "memcached"),
             "memcached is missing (apt-get install memcached)"
@@ -128,30 +125,34 @@ impl Swift {
         Ok(swift)
     }
 
-    pub(crate) fn etc(&self) -> PathBuf {
+    /// The folder of confs and rings.
+    pub fn etc(&self) -> PathBuf {
         self.dir.join("etc")
     }
 
     /// The `devices` folder of a node.
-    pub(crate) fn node(&self, device: usize) -> PathBuf {
+    pub fn node(&self, device: usize) -> PathBuf {
         self.dir.join(format!("dev/node{device}"))
     }
 
-    pub(crate) fn proxy_conf(&self) -> PathBuf {
+    /// The proxy's conf.
+    pub fn proxy_conf(&self) -> PathBuf {
         self.etc().join("proxy-server.conf")
     }
 
-    pub(crate) fn server_conf(&self, kind: &str, device: usize) -> PathBuf {
+    /// The conf of a kind of server on a device.
+    pub fn server_conf(&self, kind: &str, device: usize) -> PathBuf {
         self.etc().join(format!("{kind}-server/{device}.conf"))
     }
 
-    pub(crate) fn port_of(&self, kind: &str, device: usize) -> u16 {
+    /// The port of a kind of server on a device.
+    pub fn port_of(&self, kind: &str, device: usize) -> u16 {
         let index = KINDS.iter().position(|k| *k == kind).unwrap_or(0);
         self.ports[device - 1][index]
     }
 
     /// Paths of all confs: the proxy's, then the servers'.
-    pub(crate) fn confs(&self) -> Vec<PathBuf> {
+    pub fn confs(&self) -> Vec<PathBuf> {
         let mut all = vec![self.proxy_conf()];
         for kind in KINDS {
             all.extend((1..=self.layout.devices).map(|device| self.server_conf(kind, device)));
@@ -160,64 +161,50 @@ impl Swift {
     }
 
     /// The conf of a pipeline for requests of daemons.
-    pub(crate) fn internal_client(&self) -> String {
-        format!(
-            "[DEFAULT]\nswift_dir = {}\n\
-             [pipeline:main]\npipeline = catch_errors proxy-logging proxy-server\n\
-             [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
-             [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\
-             [filter:catch_errors]\nuse = egg:swift#catch_errors\n",
-            self.etc().display()
-        )
+    pub fn internal_client(&self) -> String {
+        let filters = pipeline(
+            "catch_errors proxy-logging proxy-server",
+            |name| match name {
+                "proxy-server" => "account_autocreate = true\n".to_owned(),
+                _ => String::new(),
+            },
+        );
+        format!("[DEFAULT]\nswift_dir = {}\n{filters}", self.etc().display())
     }
 
     fn proxy_conf_text(&self) -> Result<String> {
-        let mut text = format!(
+        let filters = pipeline(self.layout.pipeline, |name| {
+            filter_options(name, self.memcached_port)
+        });
+        Ok(format!(
             "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {}\nworkers = {}\nuser = {}\nswift_dir = {}\n\
-             log_address = /dev/null\n[pipeline:main]\npipeline = {}\n",
+             log_address = /dev/null\n{filters}",
             self.port,
             self.layout.proxy_workers,
             user()?,
             self.etc().display(),
-            self.layout.pipeline,
-        );
-        let mut done = Vec::new();
-        for name in self.layout.pipeline.split_whitespace() {
-            if done.contains(&name) {
-                continue;
-            }
-            done.push(name);
-            let options = filter_options(name, self.memcached_port);
-            match name {
-                "proxy-server" => write!(text, "[app:{name}]\nuse = egg:swift#proxy\n{options}")?,
-                "cache" => write!(text, "[filter:{name}]\nuse = egg:swift#memcache\n{options}")?,
-                _ => {
-                    let egg = name.replace('-', "_");
-                    write!(text, "[filter:{name}]\nuse = egg:swift#{egg}\n{options}")?;
-                }
-            }
-        }
-        Ok(text)
+        ))
     }
 
     fn server_conf_text(&self, kind: usize, device: usize) -> String {
         let name = KINDS[kind];
-        let cache = self.dir.join("cache");
+        let cache = format!("recon_cache_path = {}\n", self.dir.join("cache").display());
+        let filters = pipeline(
+            &format!("healthcheck recon {name}-server"),
+            |name| match name {
+                "recon" => cache.clone(),
+                _ => String::new(),
+            },
+        );
         let mut text = format!(
             "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {}\nworkers = {}\nuser = {}\nswift_dir = {}\n\
-             devices = {}\nmount_check = false\nrecon_cache_path = {}\nlog_address = /dev/null\n\
-             [pipeline:main]\npipeline = healthcheck recon {name}-server\n\
-             [app:{name}-server]\nuse = egg:swift#{name}\n\
-             [filter:healthcheck]\nuse = egg:swift#healthcheck\n\
-             [filter:recon]\nuse = egg:swift#recon\nrecon_cache_path = {}\n\
+             devices = {}\nmount_check = false\n{cache}log_address = /dev/null\n{filters}\
              [{name}-replicator]\n[{name}-auditor]\n",
             self.ports[device - 1][kind],
             self.layout.workers,
             user().unwrap_or_else(|_| "root".to_owned()),
             self.etc().display(),
             self.node(device).display(),
-            cache.display(),
-            cache.display(),
         );
         if name != "account" {
             text.push_str(&format!("[{name}-updater]\n"));
@@ -274,7 +261,8 @@ impl Swift {
         Ok(())
     }
 
-    pub(crate) fn start(&mut self) -> Result<()> {
+    /// Starts memcached, the servers and the proxy, and waits until all of them listen.
+    pub fn start(&mut self) -> Result<()> {
         self.start_memcached()?;
         for kind in KINDS {
             for device in 1..=self.layout.devices {
@@ -296,7 +284,7 @@ impl Swift {
     }
 
     /// Starts the peer's cache, which Cairn on the same conf uses too.
-    pub(crate) fn start_memcached(&mut self) -> Result<()> {
+    pub fn start_memcached(&mut self) -> Result<()> {
         let port = self.memcached_port.to_string();
         let user = user()?;
         let args = [
@@ -321,7 +309,7 @@ impl Swift {
     }
 
     /// Starts a further proxy of the same store.
-    pub(crate) fn start_proxy(&mut self, name: &str, conf: &Path) -> Result<()> {
+    pub fn start_proxy(&mut self, name: &str, conf: &Path) -> Result<()> {
         self.start_one(name, "swift-proxy-server", conf)
     }
 
@@ -333,7 +321,7 @@ impl Swift {
     }
 
     /// Runs one pass of a background daemon (`object-updater`, …) on every device.
-    pub(crate) fn once(&self, daemon: &str) -> Result<()> {
+    pub fn once(&self, daemon: &str) -> Result<()> {
         let Some((kind, _)) = daemon.split_once('-') else {
             bail!("no daemon {daemon}")
         };
@@ -350,11 +338,13 @@ impl Swift {
         Ok(())
     }
 
-    pub(crate) fn processes(&self) -> &[Process] {
+    /// The processes that were started.
+    pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    pub(crate) fn stop(&mut self) {
+    /// Stops every process.
+    pub fn stop(&mut self) {
         // The proxy stops first, so that no request is cut off at a backend.
         while let Some(mut process) = self.processes.pop() {
             process.stop();
@@ -383,7 +373,7 @@ fn filter_options(name: &str, memcached_port: u16) -> String {
         "tempauth" => {
             let mut text =
                 "reseller_prefix = AUTH, SERVICE\nSERVICE_require_group = service\n".to_owned();
-            for user in crate::cairn::users() {
+            for user in users() {
                 text.push_str(&format!(
                     "user_{}_{} = {} {}\n",
                     user.account,

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,10 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 use tokio::net::TcpSocket;
 
-pub(crate) struct Process {
+use crate::wire::Connection;
+
+/// A server that was started, killed when dropped.
+pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
@@ -22,7 +25,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `program args…`, with its output in `log_dir/name.log`.
-    pub(crate) fn start(name: &str, program: &Path, args: &[&str], log_dir: &Path) -> Result<Self> {
+    pub fn start(name: &str, program: &Path, args: &[&str], log_dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(log_dir)?;
         let log = log_dir.join(format!("{name}.log"));
         let out = File::options().create(true).append(true).open(&log)?;
@@ -48,11 +51,13 @@ impl Process {
         })
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// The name given at the start, which its log has.
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
@@ -61,7 +66,7 @@ impl Process {
     }
 
     /// Status and end of the log, if the process has ended.
-    pub(crate) fn ended(&mut self) -> Option<String> {
+    pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         Some(format!(
             "{} ended with {status}:\n{}",
@@ -71,11 +76,12 @@ impl Process {
     }
 
     /// Exit code, if the process has ended; `Some(None)` if it was ended by a signal.
-    pub(crate) fn code(&mut self) -> Option<Option<i32>> {
+    pub fn code(&mut self) -> Option<Option<i32>> {
         Some(self.child.try_wait().ok()??.code())
     }
 
-    pub(crate) fn log_tail(&self) -> String {
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<&str> = text.lines().collect();
@@ -83,15 +89,44 @@ impl Process {
     }
 
     /// Lines of its log that contain `of`.
-    pub(crate) fn log_lines(&self, of: &str) -> Vec<String> {
+    pub fn log_lines(&self, of: &str) -> Vec<String> {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines = text.lines().filter(|line| line.contains(of));
         lines.map(str::to_owned).collect()
     }
 
+    /// Waits until `ready` returns true, for at most `seconds`, while the process lives.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        seconds: u64,
+        mut ready: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        wait_for(what, seconds, || match self.ended() {
+            Some(words) => bail!("{words}"),
+            None => ready(),
+        })
+    }
+
+    /// Waits until a GET of `path` at `address` is answered with 200, for at most `seconds`, while
+    /// the process lives.
+    pub fn wait_for_answer(
+        &mut self,
+        address: impl Into<SocketAddr>,
+        path: &str,
+        seconds: u64,
+    ) -> Result<()> {
+        let address = address.into();
+        let what = format!("GET {path} of {} at {address}", self.name);
+        self.wait_until(&what, seconds, || {
+            let answer = Connection::to(address).call("GET", path, &[], b"");
+            Ok(answer.is_ok_and(|answer| answer.status == 200))
+        })
+    }
+
     /// Sends a signal to the process and its children.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         if let Some(group) = self.group() {
             // It may have ended already: nobody is left to receive the signal.
             let _ = rustix::process::kill_process_group(group, signal);
@@ -99,14 +134,14 @@ impl Process {
     }
 
     /// Sends SIGKILL.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 
     /// Sends SIGTERM to the leader, and SIGKILL to the rest of the group after ten seconds. Returns
     /// false if it had to be killed.
-    pub(crate) fn stop(&mut self) -> bool {
+    pub fn stop(&mut self) -> bool {
         if let (Some(pid), Ok(None)) = (self.group(), self.child.try_wait()) {
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
@@ -133,7 +168,7 @@ impl Drop for Process {
 /// Returns `count` different free ports of 127.0.0.1, reserved until this process ends: a bound
 /// socket that does not listen keeps the kernel from assigning the port to a client's connection or
 /// to a bind to port 0, and still lets servers listen there (all of them set `SO_REUSEADDR`).
-pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
+pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
     let mut held = HELD.lock();
     let mut ports = Vec::new();
@@ -149,7 +184,7 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
 
 /// Returns the first of `count` consecutive free ports, for programs that count up from their first
 /// port. A range may be returned twice if the first caller does not listen yet.
-pub(crate) fn free_range(count: u16) -> Result<u16> {
+pub fn free_range(count: u16) -> Result<u16> {
     static LAST: Mutex<u16> = Mutex::new(0);
     let mut last = LAST.lock();
     // Below the kernel's ephemeral range, so that no client's connection takes one meanwhile.
@@ -168,11 +203,7 @@ pub(crate) fn free_range(count: u16) -> Result<u16> {
 }
 
 /// Waits until `ready` returns true, for at most `seconds`.
-pub(crate) fn wait_for(
-    what: &str,
-    seconds: u64,
-    mut ready: impl FnMut() -> Result<bool>,
-) -> Result<()> {
+pub fn wait_for(what: &str, seconds: u64, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
         if ready()? {
@@ -186,7 +217,7 @@ pub(crate) fn wait_for(
 }
 
 /// Waits until something listens on the port, while the processes live.
-pub(crate) fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
+pub fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
     wait_for(&format!("port {port}"), 60, || {
         if let Some(words) = processes.iter_mut().find_map(Process::ended) {
             bail!("{words}");

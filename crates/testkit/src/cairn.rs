@@ -8,62 +8,36 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::conf::{KEYMASTER_OPTIONS, option_of, users, with_option, with_option_added};
 use crate::process::{Process, free_ports, free_range, wait_for};
-use crate::swift::KEYMASTER_OPTIONS;
-use crate::wire::Connection;
-use crate::workspace::run_quiet;
-
-pub(crate) struct User {
-    pub(crate) account: String,
-    pub(crate) name: String,
-    pub(crate) key: String,
-    pub(crate) groups: Vec<String>,
-}
-
-/// The users of `conformance/users.txt`.
-pub(crate) fn users() -> Vec<User> {
-    let mut users = Vec::new();
-    for line in include_str!("../conformance/users.txt")
-        .lines()
-        .filter(|l| !l.starts_with('#'))
-    {
-        let mut words = line.split_whitespace().map(str::to_owned);
-        if let (Some(name), Some(key)) = (words.next(), words.next())
-            && let Some((account, name)) = name.split_once(':')
-        {
-            let (account, name) = (account.to_owned(), name.to_owned());
-            users.push(User {
-                account,
-                name,
-                key,
-                groups: words.collect(),
-            });
-        }
-    }
-    users
-}
+use crate::wire::{Account, Connection};
+use crate::workspace::{run_quiet, utf8};
 
 /// Distribution of the roles over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spread {
+pub enum Spread {
+    /// All servers in one process, as `cairn up` has them.
     OneProcess,
+    /// The proxy, and the account, container and object servers each in a process.
     ProcessPerRole,
 }
 
 const ROLES: [&str; 4] = ["account", "container", "object", "proxy"];
 
-pub(crate) struct Cairn {
+/// A store of Cairn; its processes are killed when dropped.
+pub struct Cairn {
     binary: PathBuf,
     /// The store's data folder, or the folder of logs for given confs.
     dir: PathBuf,
-    pub(crate) address: SocketAddr,
+    /// Address of the first proxy.
+    pub address: SocketAddr,
     confs: Vec<PathBuf>,
     processes: Vec<Process>,
 }
 
 impl Cairn {
     /// Creates a new store's confs and rings below `dir`, by `cairn up --write-only`.
-    pub(crate) fn create(binary: &Path, dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
+    pub fn create(binary: &Path, dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
         let address = match bind {
             Some(address) => address,
             None => ([127, 0, 0, 1], free_range(100)?).into(),
@@ -121,7 +95,7 @@ impl Cairn {
     }
 
     /// A store of given confs; `dir` is for logs.
-    pub(crate) fn of_confs(binary: &Path, dir: &Path, port: u16, confs: Vec<PathBuf>) -> Cairn {
+    pub fn of_confs(binary: &Path, dir: &Path, port: u16, confs: Vec<PathBuf>) -> Cairn {
         let address = ([127, 0, 0, 1], port).into();
         Cairn {
             binary: binary.to_owned(),
@@ -132,23 +106,30 @@ impl Cairn {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Port of the first proxy.
+    pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// Logs in as test:tester.
+    pub fn account(&self) -> Result<Account> {
+        Account::login(self.port())
+    }
+
+    /// URL of the first proxy, without a path.
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// The first conf of `role`.
-    pub(crate) fn conf(&self, role: &str) -> Option<PathBuf> {
+    pub fn conf(&self, role: &str) -> Option<PathBuf> {
         let mut confs = self.confs.iter();
         confs.find(|conf| role_of(conf) == Some(role)).cloned()
     }
 
     /// Sets an option in every conf of `role` that has the section; a missing section belongs to
     /// middleware that is not in the pipeline.
-    pub(crate) fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
+    pub fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
             let text = std::fs::read_to_string(conf)?;
             std::fs::write(conf, with_option(&text, section, option, value))?;
@@ -157,27 +138,17 @@ impl Cairn {
     }
 
     /// Sets an option like [`Cairn::set`], adding the section if it is missing.
-    pub(crate) fn set_or_add(
-        &self,
-        role: &str,
-        section: &str,
-        option: &str,
-        value: &str,
-    ) -> Result<()> {
+    pub fn set_or_add(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
-            let mut text = std::fs::read_to_string(conf)?;
-            let header = format!("[{section}]");
-            if !text.lines().any(|line| line.trim() == header) {
-                text.push_str(&format!("\n{header}\n"));
-            }
-            std::fs::write(conf, with_option(&text, section, option, value))?;
+            let text = std::fs::read_to_string(conf)?;
+            std::fs::write(conf, with_option_added(&text, section, option, value))?;
         }
         Ok(())
     }
 
     /// Enables encryption: adds `keymaster` and `encryption` behind all filters except logging.
     /// `options` are those of `encryption`.
-    pub(crate) fn encrypt(&self, options: &[(&str, &str)]) -> Result<()> {
+    pub fn encrypt(&self, options: &[(&str, &str)]) -> Result<()> {
         let conf = self.conf("proxy").context("there is no proxy's conf")?;
         let text = std::fs::read_to_string(&conf)?;
         let line = text.lines().find(|line| line.starts_with("pipeline = "));
@@ -202,7 +173,7 @@ impl Cairn {
     }
 
     /// Adds a second proxy with TLS; returns its port, and the certificate for clients to trust.
-    pub(crate) fn add_tls_proxy(&mut self) -> Result<(u16, PathBuf)> {
+    pub fn add_tls_proxy(&mut self) -> Result<(u16, PathBuf)> {
         let write = |tls: &str| {
             let mut command = Command::new(&self.binary);
             command.args(["up", "--write-only", tls, "--data"]);
@@ -225,13 +196,13 @@ impl Cairn {
     }
 
     /// Adds a server, besides those that `up` wrote.
-    pub(crate) fn add_conf(&mut self, conf: PathBuf) {
+    pub fn add_conf(&mut self, conf: PathBuf) {
         self.confs.push(conf);
     }
 
     /// Adds a second storage policy on the same ring. `coded`: the first is erasure-coded, with as
     /// many fragments as the ring has replicas.
-    pub(crate) fn add_policy(&self, coded: bool) -> Result<()> {
+    pub fn add_policy(&self, coded: bool) -> Result<()> {
         let etc = self.confs[0].parent().context("a conf is in a folder")?;
         let conf = etc.join("swift.conf");
         let mut text = std::fs::read_to_string(&conf)
@@ -250,7 +221,8 @@ impl Cairn {
         Ok(())
     }
 
-    pub(crate) fn start(&mut self, spread: Spread) -> Result<()> {
+    /// Starts the servers of all confs and waits until they answer.
+    pub fn start(&mut self, spread: Spread) -> Result<()> {
         match spread {
             Spread::OneProcess => self.serve("cairn", &self.confs.clone())?,
             Spread::ProcessPerRole => {
@@ -271,7 +243,7 @@ impl Cairn {
     fn serve(&mut self, name: &str, confs: &[PathBuf]) -> Result<()> {
         let mut args = vec!["serve"];
         for conf in confs {
-            args.push(conf.to_str().context("a conf's path is not UTF-8")?);
+            args.push(utf8(conf)?);
         }
         let process = Process::start(name, &self.binary, &args, &self.dir.join("log"))?;
         self.processes.push(process);
@@ -314,13 +286,13 @@ impl Cairn {
     }
 
     /// Sends SIGKILL to every process of the store.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.processes.iter_mut().for_each(Process::kill);
         self.processes.clear();
     }
 
     /// Sends SIGTERM; fails if a process did not end by itself within ten seconds.
-    pub(crate) fn stop(&mut self) -> Result<()> {
+    pub fn stop(&mut self) -> Result<()> {
         for mut process in std::mem::take(&mut self.processes).into_iter().rev() {
             let name = process.name().to_owned();
             ensure!(
@@ -332,11 +304,13 @@ impl Cairn {
         Ok(())
     }
 
-    pub(crate) fn processes(&self) -> &[Process] {
+    /// The processes that were started.
+    pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    pub(crate) fn log_tail(&self) -> String {
+    /// The last lines of all logs.
+    pub fn log_tail(&self) -> String {
         self.processes
             .iter()
             .map(Process::log_tail)
@@ -345,7 +319,7 @@ impl Cairn {
     }
 
     /// The folder of each object device: the folders in the conf's `devices`.
-    pub(crate) fn devices(&self) -> Result<Vec<PathBuf>> {
+    pub fn devices(&self) -> Result<Vec<PathBuf>> {
         let mut devices = Vec::new();
         for conf in self.confs.iter().filter(|c| role_of(c) == Some("object")) {
             let text = std::fs::read_to_string(conf)?;
@@ -405,68 +379,9 @@ fn find_confs(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// An option of a conf's section.
-fn option_of<'a>(text: &'a str, section: &str, option: &str) -> Option<&'a str> {
-    let header = format!("[{section}]");
-    let mut lines = text.lines().map(str::trim);
-    lines.find(|line| *line == header)?;
-    lines
-        .take_while(|line| !line.starts_with('['))
-        .filter_map(|line| line.split_once('='))
-        .find(|(name, _)| name.trim() == option)
-        .map(|(_, value)| value.trim())
-}
-
-/// The conf with one option of a section set; unchanged if the section is missing.
-pub(crate) fn with_option(text: &str, section: &str, option: &str, value: &str) -> String {
-    let header = format!("[{section}]");
-    let (mut lines, mut inside) = (Vec::new(), false);
-    for line in text.lines() {
-        let trimmed = line.trim();
-        if trimmed.starts_with('[') {
-            inside = trimmed == header;
-        } else if inside
-            && trimmed
-                .split('=')
-                .next()
-                .is_some_and(|name| name.trim() == option)
-        {
-            continue;
-        }
-        lines.push(line.to_owned());
-        if trimmed == header {
-            lines.push(format!("{option} = {value}"));
-        }
-    }
-    lines.join("\n") + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sets_an_option() {
-        let text = "[a]\nx = 1\ny = 2\n[b]\nx = 3\n";
-        assert_eq!(
-            with_option(text, "a", "x", "9"),
-            "[a]\nx = 9\ny = 2\n[b]\nx = 3\n"
-        );
-        assert_eq!(
-            with_option(text, "b", "z", "9"),
-            "[a]\nx = 1\ny = 2\n[b]\nz = 9\nx = 3\n"
-        );
-        assert_eq!(with_option(text, "c", "z", "9"), text);
-    }
-
-    #[test]
-    fn finds_an_option() {
-        let text = "[a]\nx = 1\n# y = 2\n[b]\nx=3\n";
-        assert_eq!(option_of(text, "a", "x"), Some("1"));
-        assert_eq!(option_of(text, "b", "x"), Some("3"));
-        assert_eq!(option_of(text, "a", "y"), None);
-        assert_eq!(option_of(text, "c", "x"), None);
-    }
 
     #[test]
     fn tells_roles() {

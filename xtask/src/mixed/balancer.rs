@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Result, bail};
 
-use crate::process::wait_for;
-use crate::wire::{Connection, Response};
+use cairn_testkit::process::wait_for;
+use cairn_testkit::wire::{Connection, Response, Route};
 
 struct Proxy {
     port: u16,
@@ -17,13 +17,13 @@ struct Proxy {
     under_way: AtomicUsize,
 }
 
-pub(crate) struct Balancer {
+pub(super) struct Balancer {
     proxies: Vec<Proxy>,
     turn: AtomicUsize,
 }
 
 impl Balancer {
-    pub(crate) fn new(ports: &[u16]) -> Balancer {
+    pub(super) fn new(ports: &[u16]) -> Balancer {
         let proxy = |port: &u16| Proxy {
             port: *port,
             in_service: AtomicBool::new(true),
@@ -36,7 +36,7 @@ impl Balancer {
     }
 
     /// Takes a proxy out of service and waits for its requests in progress.
-    pub(crate) fn drain(&self, proxy: usize) -> Result<()> {
+    pub(super) fn drain(&self, proxy: usize) -> Result<()> {
         let proxy = &self.proxies[proxy];
         proxy.in_service.store(false, Ordering::SeqCst);
         wait_for("a proxy without requests", 60, || {
@@ -44,7 +44,7 @@ impl Balancer {
         })
     }
 
-    pub(crate) fn restore(&self, proxy: usize) {
+    pub(super) fn restore(&self, proxy: usize) {
         self.proxies[proxy].in_service.store(true, Ordering::SeqCst);
     }
 }
@@ -68,13 +68,13 @@ impl Drop for UnderWay<'_> {
 }
 
 /// One client's connections, one to each proxy.
-pub(crate) struct Balanced {
+pub(super) struct Balanced {
     balancer: Arc<Balancer>,
     connections: Vec<Connection>,
 }
 
 impl Balanced {
-    pub(crate) fn new(balancer: Arc<Balancer>) -> Balanced {
+    pub(super) fn new(balancer: Arc<Balancer>) -> Balanced {
         let proxies = balancer.proxies.iter();
         let connections = proxies.map(|proxy| Connection::new(proxy.port)).collect();
         Balanced {
@@ -82,8 +82,10 @@ impl Balanced {
             connections,
         }
     }
+}
 
-    pub(crate) fn call(
+impl Route for Balanced {
+    fn call(
         &mut self,
         method: &str,
         target: &str,
@@ -118,7 +120,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::process::free_ports;
+    use cairn_testkit::process::free_ports;
 
     /// A server that responds 204 to everything.
     fn server() -> Result<u16> {

@@ -21,7 +21,7 @@ const LISTING_DEADLINE: Duration = Duration::from_secs(60);
 type Row = (u64, String);
 
 /// Checks everything; returns a description of each violation.
-pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
+pub fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     let mut rows: BTreeMap<&str, BTreeMap<&str, Option<Row>>> = BTreeMap::new();
     for key in keys.iter().flatten() {
@@ -165,7 +165,7 @@ fn differences(
 }
 
 /// Deletes all objects; the containers must become empty and be deletable too.
-pub(crate) fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
+pub fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
     let mut counts = load::Counts::default();
     for key in keys.iter().flatten() {
         let mut key = Key {

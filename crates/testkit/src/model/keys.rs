@@ -6,19 +6,32 @@ use crate::random::Random;
 
 /// A state of an object, as a client can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// There is no object: 404.
     Absent,
+    /// There is one.
     Present {
+        /// The version that its content names.
         version: u64,
         /// The version set by the last POST since the PUT.
         posted: Option<u64>,
     },
 }
 
+/// A request that changes an object.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Write {
-    Put { version: u64 },
-    Post { number: u64 },
+pub enum Write {
+    /// A PUT of this version's content.
+    Put {
+        /// See [`next_version`].
+        version: u64,
+    },
+    /// A POST of this number as metadata.
+    Post {
+        /// See [`next_version`].
+        number: u64,
+    },
+    /// A DELETE.
     Delete,
 }
 
@@ -41,17 +54,20 @@ impl Write {
     }
 }
 
-pub(crate) struct Key {
+/// An object and what may have become of it.
+pub struct Key {
     /// The container's path below the account: `/c`.
-    pub(crate) container: String,
-    pub(crate) name: String,
+    pub container: String,
+    /// Its name in the container.
+    pub name: String,
     /// Possible states: one when the last write was acknowledged, more after writes without an
     /// answer.
-    pub(crate) possible: Vec<State>,
+    pub possible: Vec<State>,
 }
 
 impl Key {
-    pub(crate) fn new(container: &str, name: String) -> Self {
+    /// An object that was never written.
+    pub fn new(container: &str, name: String) -> Self {
         Key {
             container: container.to_owned(),
             name,
@@ -59,13 +75,14 @@ impl Key {
         }
     }
 
-    pub(crate) fn path(&self) -> String {
+    /// Its path below the account: `/c/o`.
+    pub fn path(&self) -> String {
         format!("{}/{}", self.container, self.name)
     }
 
     /// Records that a write is about to be sent: from now on it may have been applied. Returns the
     /// states before it.
-    pub(crate) fn sent(&mut self, write: Write) -> Vec<State> {
+    pub fn sent(&mut self, write: Write) -> Vec<State> {
         let before = self.possible.clone();
         for after in before.iter().filter_map(|state| write.after(*state)) {
             if !self.possible.contains(&after) {
@@ -76,7 +93,7 @@ impl Key {
     }
 
     /// Records that the write was acknowledged: it has been applied.
-    pub(crate) fn acknowledged(&mut self, write: Write, before: &[State]) {
+    pub fn acknowledged(&mut self, write: Write, before: &[State]) {
         self.possible.clear();
         for after in before.iter().filter_map(|state| write.after(*state)) {
             if !self.possible.contains(&after) {
@@ -86,7 +103,7 @@ impl Key {
     }
 
     /// The only possible state, if there is no uncertainty.
-    pub(crate) fn settled(&self) -> Option<State> {
+    pub fn settled(&self) -> Option<State> {
         match self.possible[..] {
             [state] => Some(state),
             _ => None,
@@ -95,14 +112,14 @@ impl Key {
 }
 
 /// A version number that no other PUT or POST of this process has.
-pub(crate) fn next_version() -> u64 {
+pub fn next_version() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A payload of about `size` bytes: a line that names the object and version, then bytes generated
 /// from the version.
-pub(crate) fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
+pub fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
     let mut bytes = format!("cairn {version} {size} {path}\n").into_bytes();
     let rest = size.saturating_sub(bytes.len());
     bytes.extend(Random::new(version).bytes(rest));
@@ -110,7 +127,7 @@ pub(crate) fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
 }
 
 /// The version of a payload, if it is whole and belongs to this object.
-pub(crate) fn version_of(path: &str, body: &[u8]) -> Option<u64> {
+pub fn version_of(path: &str, body: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(body.split(|b| *b == b'\n').next()?).ok()?;
     let mut words = line.splitn(4, ' ').skip(1);
     let version = words.next()?.parse().ok()?;

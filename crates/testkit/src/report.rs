@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 /// `NAME=WHY`: checks whose names begin with NAME may be skipped, for the reason WHY.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MaySkip {
+pub struct MaySkip {
     name: String,
     why: String,
 }
@@ -31,7 +31,7 @@ impl FromStr for MaySkip {
 }
 
 /// Sets the allowed skips, once for the whole run.
-pub(crate) fn allow_skips(allowed: Vec<MaySkip>) {
+pub fn allow_skips(allowed: Vec<MaySkip>) {
     let _ = MAY_SKIP.set(allowed);
 }
 
@@ -42,20 +42,24 @@ fn refused<'a>(skipped: &'a [String], allowed: &[MaySkip]) -> Vec<&'a str> {
     names.filter(|name| !may(name)).collect()
 }
 
+/// The checks so far, each printed when it ended.
 #[derive(Default)]
-pub(crate) struct Report {
-    pub(crate) passed: u64,
-    pub(crate) failed: u64,
+pub struct Report {
+    /// Number of checks that passed.
+    pub passed: u64,
+    /// Number of checks that failed.
+    pub failed: u64,
     skipped: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+    /// Runs a check and prints how it ended.
+    pub fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
         self.tell(name, || check().map(|()| String::new()));
     }
 
     /// Like [`Report::check`], for a check that returns a summary.
-    pub(crate) fn tell(&mut self, name: &str, check: impl FnOnce() -> Result<String>) {
+    pub fn tell(&mut self, name: &str, check: impl FnOnce() -> Result<String>) {
         let start = Instant::now();
         let result = check();
         let seconds = start.elapsed().as_secs_f64();
@@ -72,19 +76,21 @@ impl Report {
         }
     }
 
-    pub(crate) fn skip(&mut self, name: &str, why: &str) {
+    /// Notes a check that cannot be run here.
+    pub fn skip(&mut self, name: &str, why: &str) {
         self.skipped.push(name.to_owned());
         println!("skipped {name}: {why}");
     }
 
-    pub(crate) fn add(&mut self, other: &Report) {
+    /// Adds the checks of another report.
+    pub fn add(&mut self, other: &Report) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped.extend_from_slice(&other.skipped);
     }
 
     /// Prints the closing line; an error if something failed, or was skipped without permission.
-    pub(crate) fn finish(&self) -> Result<()> {
+    pub fn finish(&self) -> Result<()> {
         let allowed = MAY_SKIP.get().map_or(&[][..], Vec::as_slice);
         if !self.skipped.is_empty() {
             println!("{} skipped", self.skipped.len());
