@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cairn_node::daemon;
-use cairn_node::daemons::Narrowed;
+use cairn_node::daemons::{Narrowed, PassFilter};
 use cairn_node::init::Folders;
 use cairn_node::role::{DaemonKind, Role};
 use cairn_node::serve::{self, RunOptions};
@@ -438,10 +438,12 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
         verbose: parsed.verbose || is_said("verbose"),
         conf: parsed.config,
         narrowed: Narrowed {
-            devices: parsed.devices,
-            partitions: parsed.partitions,
-            policies: parsed.policies,
-            zero_byte_fps: parsed.zero_byte_fps,
+            only: PassFilter {
+                devices: parsed.devices,
+                partitions: parsed.partitions,
+                policies: parsed.policies,
+                zero_byte_fps: parsed.zero_byte_fps,
+            },
             no_auto_shard: parsed.no_auto_shard,
             processes: parsed.processes,
             process: parsed.process,
@@ -488,7 +490,7 @@ mod tests {
         let parsed = DaemonArguments::try_parse_from(text.split_whitespace()).unwrap();
         let called = called(DaemonKind::ObjectUpdater, parsed);
         assert!(called.once && called.verbose);
-        assert_eq!(called.narrowed.devices, ["sda", "sdb"]);
+        assert_eq!(called.narrowed.only.devices, ["sda", "sdb"]);
     }
 
     #[test]

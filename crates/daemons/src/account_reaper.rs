@@ -17,14 +17,13 @@ use cairn_index::{AccountBroker, AccountInfo, DbKey, DbKind, DriveCheck, IndexEr
 use cairn_peer::{Backends, Rings};
 use cairn_types::{HashPath, Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::db_replicator::{default_port, own_address};
 use crate::local::{self, OwnAddress, blocking};
 use crate::log_limit::DeviceErrors;
-use crate::rounds::run_every;
 
 /// `[account-reaper]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,16 +107,8 @@ impl AccountReaper {
         })
     }
 
-    /// Runs passes until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        run_every(self.config.interval, stop, || async {
-            self.once().await;
-        })
-        .await;
-    }
-
     /// Runs one pass over all accounts.
-    pub async fn once(self: &Arc<Self>) -> ReaperStats {
+    pub async fn pass(self: &Arc<Self>) -> ReaperStats {
         let started = Instant::now();
         *self.stats.lock() = ReaperStats::default();
         let root = self.pool.devices().to_owned();
@@ -196,5 +187,19 @@ impl AccountReaper {
 
     fn count(&self, count: impl FnOnce(&mut ReaperStats)) {
         count(&mut self.stats.lock());
+    }
+}
+
+impl Daemon for AccountReaper {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::AccountReaper
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }

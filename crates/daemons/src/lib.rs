@@ -16,9 +16,9 @@
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
 //! | [`AccountReaper`] | `account-reaper` | empties deleted accounts |
 //!
-//! Each is constructed from its configuration, read from the section, and its dependencies; `run`
-//! continues until stopped, `once` (`sweep`) is one pass. [`ReconCache`] writes data for monitoring
-//! to files.
+//! Each is constructed from its configuration, read from the section, and its dependencies; `pass` is
+//! one pass. Programs know them as [`Daemon`]s, which [`daemon::run`] repeats until they are stopped.
+//! [`ReconCache`] writes data for monitoring to files.
 //!
 //! Daemons access disks through `cairn-disk` and databases through `cairn-index`, on the devices'
 //! own threads, and other servers through `cairn-peer`. They run inside a server's process, or as
@@ -31,10 +31,12 @@ pub mod container_reconciler;
 pub mod container_sharder;
 pub mod container_sync;
 pub mod container_updater;
+pub mod daemon;
 pub mod db_auditor;
 pub mod db_replicator;
 pub mod internal_client;
 mod local;
+mod lockup;
 mod log_limit;
 pub mod object_auditor;
 pub mod object_expirer;
@@ -45,7 +47,6 @@ mod pace;
 mod progress;
 pub mod recon_cache;
 pub mod rekey;
-mod rounds;
 mod ssync;
 #[cfg(test)]
 mod testing;
@@ -59,18 +60,19 @@ pub use container_sharder::{
 };
 pub use container_sync::{ContainerSync, ContainerSyncConfig, SyncParts, SyncStats};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
+pub use daemon::{Daemon, DaemonKind, PassFilter};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
-pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};
+pub use db_replicator::{DbReplicator, DbReplicatorConfig, WholeDatabases};
 pub use internal_client::{InternalClient, InternalClientError};
 pub use local::OwnAddress;
 pub use object_auditor::{
-    AuditOnly, AuditStats, AuditorConfig, AuditorParts, DarkData, DarkDataAction, DarkDataConfig,
+    AuditStats, AuditorConfig, AuditorParts, DarkData, DarkDataAction, DarkDataConfig,
     ObjectAuditor,
 };
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
 pub use object_reconstructor::{ObjectReconstructor, ReconstructionStats, ReconstructorConfig};
 pub use object_replicator::{
-    ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,
+    ObjectReplicator, ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
 pub use progress::Progress;

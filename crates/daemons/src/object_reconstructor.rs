@@ -15,16 +15,14 @@ mod revert;
 mod sync;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cairn_http::Clock;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::log_limit::DeviceErrors;
-use crate::object_replicator::{Only, ReplicatorParts};
+use crate::object_replicator::ReplicatorParts;
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::ReconstructorConfig;
@@ -68,33 +66,12 @@ impl ObjectReconstructor {
         })
     }
 
-    /// Progress of the current pass.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
     fn clock(&self) -> &Clock {
         &self.parts.clock
     }
 
-    /// Runs passes, with `interval` between them, until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let rest = self.config.interval.max(Duration::from_millis(10));
-        let only = Only::default();
-        let rounds = async {
-            loop {
-                self.once(&only).await;
-                sleep(rest).await;
-            }
-        };
-        tokio::select! {
-            () = rounds => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
-    pub async fn once(self: &Arc<Self>, only: &Only) -> ReconstructionStats {
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReconstructionStats {
         let started = self.clock().now();
         let pass = Arc::new(Pass::new(self.clone(), only.clone()));
         let stats = pass.run().await;
@@ -121,6 +98,24 @@ impl ObjectReconstructor {
             self.recon.update(recon).await;
         }
         stats
+    }
+}
+
+impl Daemon for ObjectReconstructor {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectReconstructor
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
+    }
+
+    fn progress(&self) -> Option<Arc<Progress>> {
+        Some(self.progress.clone())
     }
 }
 

@@ -14,16 +14,14 @@ mod update;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use cairn_disk::{Devices, Engines};
 use cairn_http::{Clock, own_thread};
 use cairn_peer::{Backends, Rings};
 use cairn_types::PolicySet;
-use tokio::sync::watch;
-use tokio::time::sleep;
 use tracing::info;
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::log_limit::DeviceErrors;
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
@@ -34,22 +32,6 @@ pub use stats::ReplicationStats;
 
 /// Passes within which each partition is searched for suffixes missing from `hashes.pkl`.
 const SEARCH_CYCLE_PASSES: u32 = 10;
-
-/// Restriction of a pass; empty lists impose none. From `--devices`, `--partitions`, `--policies`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Only {
-    /// Names of devices.
-    pub devices: Vec<String>,
-    pub partitions: Vec<u32>,
-    /// Indices of storage policies.
-    pub policies: Vec<u32>,
-}
-
-impl Only {
-    pub fn is_everything(&self) -> bool {
-        self == &Only::default()
-    }
-}
 
 /// Dependencies of the replicator.
 #[derive(Clone)]
@@ -85,29 +67,8 @@ impl ObjectReplicator {
         })
     }
 
-    /// Progress of the current pass.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
-    /// Runs passes, with `interval` between them, until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let rest = self.config.interval.max(Duration::from_millis(10));
-        let only = Only::default();
-        let rounds = async {
-            loop {
-                self.once(&only).await;
-                sleep(rest).await;
-            }
-        };
-        tokio::select! {
-            () = rounds => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass. Dropped half-way it leaves every partition usable, and handed over or not.
-    pub async fn once(self: &Arc<Self>, only: &Only) -> ReplicationStats {
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReplicationStats {
         let started = self.parts.clock.now();
         let cycle =
             self.cycle.fetch_add(1, Ordering::Relaxed).wrapping_add(1) % SEARCH_CYCLE_PASSES;
@@ -129,6 +90,24 @@ impl ObjectReplicator {
                 .await;
         }
         stats
+    }
+}
+
+impl Daemon for ObjectReplicator {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectReplicator
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
+    }
+
+    fn progress(&self) -> Option<Arc<Progress>> {
+        Some(self.progress.clone())
     }
 }
 

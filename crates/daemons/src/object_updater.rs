@@ -23,16 +23,15 @@ use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use parking_lot::Mutex;
 use serde_json::{Map, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::calls;
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
-use crate::rounds::run_every;
 use limiter::Limiter;
 use oldest::Oldest;
 
@@ -144,15 +143,9 @@ impl ObjectUpdater {
         *self.stats.lock()
     }
 
-    /// Runs a sweep at every interval until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        let interval = self.config.interval;
-        run_every(interval, stop, || async { _ = self.sweep().await }).await;
-    }
-
     /// Walks all devices once. Dropped half-way it leaves every update unchanged, or accepted by
     /// some and not yet recorded; sending again is harmless.
-    pub async fn sweep(self: &Arc<Self>) -> SweepStats {
+    pub async fn pass(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
         let until = started + self.config.interval;
         *self.stats.lock() = SweepStats::default();
@@ -475,6 +468,20 @@ impl ObjectUpdater {
             }
             None => Sent::ToSome { news },
         }
+    }
+}
+
+impl Daemon for ObjectUpdater {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectUpdater
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 

@@ -6,26 +6,23 @@
 //! of devices keeps one daemon from running both ways at once.
 
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+pub use cairn_daemons::PassFilter;
 use cairn_daemons::{
-    AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
-    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
-    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData,
+    AccountReaper, AccountReaperConfig, AuditorConfig, AuditorParts, ContainerReconciler,
+    ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig, ContainerSync,
+    ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, Daemon, DarkData,
     DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts,
     InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor,
-    ObjectReplicator, ObjectUpdater, Only, OnlyThese, Progress, ReconcilerParts,
-    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig,
-    Written,
+    ObjectReplicator, ObjectUpdater, ReconcilerParts, ReconstructorConfig, ReplicatorConfig,
+    ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::DbKind;
 use cairn_peer::Backends;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{ServerConf, read_conf};
@@ -35,81 +32,16 @@ use crate::services;
 use crate::settings::Place;
 use crate::storage::Storage;
 
-/// Restriction of a pass by the command line. Empty fields impose none.
+/// Restriction of a daemon's work by the command line. Empty fields impose none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Narrowed {
-    pub devices: Vec<String>,
-    pub partitions: Vec<u32>,
-    pub policies: Vec<u32>,
-    /// Object auditor: only opens objects, at this rate per second.
-    pub zero_byte_fps: Option<f64>,
+    pub only: PassFilter,
     /// Sharder: no automatic sharding or merging.
     pub no_auto_shard: bool,
     /// Number of processes that share the work.
     pub processes: Option<u64>,
     /// Index of this process, from 0.
     pub process: Option<u64>,
-}
-
-impl Narrowed {
-    /// The restriction for the replicator and the reconstructor.
-    fn only(&self) -> Only {
-        Only {
-            devices: self.devices.clone(),
-            partitions: self.partitions.clone(),
-            policies: self.policies.clone(),
-        }
-    }
-}
-
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A daemon, ready to run.
-pub(crate) struct Daemon {
-    pub(crate) kind: DaemonKind,
-    once: Box<dyn Fn() -> Work + Send + Sync>,
-    run: Box<dyn Fn(watch::Receiver<bool>) -> Work + Send + Sync>,
-    /// Progress, for daemons that count their work.
-    pub(crate) progress: Option<Arc<Progress>>,
-}
-
-impl Daemon {
-    fn new<D, O, R>(
-        kind: DaemonKind,
-        daemon: Arc<D>,
-        once: impl Fn(Arc<D>) -> O + Send + Sync + 'static,
-        run: impl Fn(Arc<D>, watch::Receiver<bool>) -> R + Send + Sync + 'static,
-    ) -> Daemon
-    where
-        D: Send + Sync + 'static,
-        O: Future<Output = ()> + Send + 'static,
-        R: Future<Output = ()> + Send + 'static,
-    {
-        let other = daemon.clone();
-        Daemon {
-            kind,
-            once: Box::new(move || Box::pin(once(daemon.clone()))),
-            run: Box::new(move |stop| Box::pin(run(other.clone(), stop))),
-            progress: None,
-        }
-    }
-
-    fn showing(self, progress: Arc<Progress>) -> Daemon {
-        Daemon {
-            progress: Some(progress),
-            ..self
-        }
-    }
-
-    /// Spawns the daemon, until `stop` turns true.
-    pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
-        tasks.spawn((self.run)(stop));
-    }
-
-    /// Runs one pass.
-    pub(crate) fn once(&self) -> Work {
-        (self.once)()
-    }
 }
 
 /// Dependencies of daemons.
@@ -135,7 +67,7 @@ pub(crate) fn make(
     section: &Section,
     narrowed: &Narrowed,
     context: DaemonContext<'_>,
-) -> Result<Daemon> {
+) -> Result<Arc<dyn Daemon>> {
     let place = Place::read(section);
     make_at(kind, section, &place, narrowed, context).with_context(|| format!("[{}]", kind.name()))
 }
@@ -146,39 +78,22 @@ fn make_at(
     place: &Place,
     narrowed: &Narrowed,
     context: DaemonContext<'_>,
-) -> Result<Daemon> {
+) -> Result<Arc<dyn Daemon>> {
     let cluster = context.clusters.get(&place.swift_dir)?;
     let clock = context.clock.clone();
     let (backends, storage) = (context.backends.clone(), context.storage);
-    let narrowed = narrowed.clone();
-    Ok(match kind {
-        DaemonKind::AccountAuditor | DaemonKind::ContainerAuditor => Daemon::new(
-            kind,
-            DbAuditor::new(
-                DbAuditorConfig::read(section, db_kind(kind))?,
-                storage.pool(place, section)?,
-            ),
-            |auditor| async move { _ = auditor.once().await },
-            |auditor, stop| auditor.run(stop),
+    let daemon: Arc<dyn Daemon> = match kind {
+        DaemonKind::AccountAuditor | DaemonKind::ContainerAuditor => DbAuditor::new(
+            DbAuditorConfig::read(section, db_kind(kind))?,
+            storage.pool(place, section)?,
         ),
-        DaemonKind::AccountReplicator | DaemonKind::ContainerReplicator => Daemon::new(
-            kind,
-            DbReplicator::new(
-                DbReplicatorConfig::read(section, db_kind(kind))?,
-                cluster.hash_path.clone(),
-                &cluster.policies,
-                cluster.rings()?,
-                storage.pool(place, section)?,
-                backends,
-            ),
-            move |replicator| {
-                let only = OnlyThese {
-                    devices: narrowed.devices.iter().cloned().collect(),
-                    partitions: narrowed.partitions.iter().copied().collect(),
-                };
-                async move { _ = replicator.once_of(&only).await }
-            },
-            |replicator, stop| replicator.run(stop),
+        DaemonKind::AccountReplicator | DaemonKind::ContainerReplicator => DbReplicator::new(
+            DbReplicatorConfig::read(section, db_kind(kind))?,
+            cluster.hash_path.clone(),
+            &cluster.policies,
+            cluster.rings()?,
+            storage.pool(place, section)?,
+            backends,
         ),
         DaemonKind::ContainerSharder => {
             let mut config = ContainerSharderConfig::read(section)?;
@@ -197,30 +112,14 @@ fn make_at(
                 backends,
                 auto_create_account_prefix: prefix.clone(),
             };
-            Daemon::new(
-                kind,
-                ContainerSharder::new(config, parts),
-                move |sharder| {
-                    let only = OnlyThese {
-                        devices: narrowed.devices.iter().cloned().collect(),
-                        partitions: narrowed.partitions.iter().copied().collect(),
-                    };
-                    async move { _ = sharder.once(&only).await }
-                },
-                |sharder, stop| sharder.run(stop),
-            )
+            ContainerSharder::new(config, parts)
         }
-        DaemonKind::AccountReaper => Daemon::new(
-            kind,
-            AccountReaper::new(
-                AccountReaperConfig::read(section)?,
-                cluster.hash_path.clone(),
-                cluster.rings()?,
-                storage.pool(place, section)?,
-                backends,
-            ),
-            |reaper| async move { _ = reaper.once().await },
-            |reaper, stop| reaper.run(stop),
+        DaemonKind::AccountReaper => AccountReaper::new(
+            AccountReaperConfig::read(section)?,
+            cluster.hash_path.clone(),
+            cluster.rings()?,
+            storage.pool(place, section)?,
+            backends,
         ),
         DaemonKind::ContainerReconciler => {
             let config = ContainerReconcilerConfig::read(section)?.shared(
@@ -238,12 +137,7 @@ fn make_at(
                 backends,
                 clock,
             };
-            Daemon::new(
-                kind,
-                ContainerReconciler::new(config, parts),
-                |reconciler| async move { _ = reconciler.once().await },
-                |reconciler, stop| reconciler.run(stop),
-            )
+            ContainerReconciler::new(config, parts)
         }
         DaemonKind::ContainerSync => {
             let config = ContainerSyncConfig::read(section)?;
@@ -255,69 +149,43 @@ fn make_at(
                 rings: cluster.rings()?,
                 pool: storage.pool(place, section)?,
             };
-            Daemon::new(
-                kind,
-                ContainerSync::new(config, parts),
-                |sync| async move { _ = sync.once().await },
-                |sync, stop| sync.run(stop),
-            )
+            ContainerSync::new(config, parts)
         }
-        DaemonKind::ContainerUpdater => Daemon::new(
-            kind,
-            ContainerUpdater::new(
-                ContainerUpdaterConfig::read(section)?,
-                cluster.hash_path.clone(),
-                cluster.rings()?,
-                storage.pool(place, section)?,
-                backends,
-                context.written,
-            ),
-            |updater| async move { updater.once().await },
-            |updater, stop| updater.run(stop),
+        DaemonKind::ContainerUpdater => ContainerUpdater::new(
+            ContainerUpdaterConfig::read(section)?,
+            cluster.hash_path.clone(),
+            cluster.rings()?,
+            storage.pool(place, section)?,
+            backends,
+            context.written,
         ),
-        DaemonKind::ObjectUpdater => Daemon::new(
-            kind,
-            ObjectUpdater::new(
-                UpdaterConfig::read(section)?,
-                cluster.hash_path.clone(),
-                cluster.policies.clone(),
-                cluster.rings()?,
-                storage.devices(place, section)?,
-                backends,
-            ),
-            |updater| async move { _ = updater.sweep().await },
-            |updater, stop| updater.run(stop),
+        DaemonKind::ObjectUpdater => ObjectUpdater::new(
+            UpdaterConfig::read(section)?,
+            cluster.hash_path.clone(),
+            cluster.policies.clone(),
+            cluster.rings()?,
+            storage.devices(place, section)?,
+            backends,
         ),
-        DaemonKind::ObjectAuditor => Daemon::new(
-            kind,
-            {
-                let config = AuditorConfig::read(section)?;
-                let watcher = match &config.watcher_section {
-                    Some(name) => Some(DarkData {
-                        config: DarkDataConfig::read(&watcher_section(context.conf, name)?)?,
-                        hash_path: cluster.hash_path.clone(),
-                        rings: cluster.rings()?,
-                        backends,
-                    }),
-                    None => None,
-                };
-                let parts = AuditorParts {
-                    engines: storage.engines(place, section, &cluster)?,
-                    policies: cluster.policies.clone(),
-                    devices: storage.devices(place, section)?,
-                    clock,
-                };
-                ObjectAuditor::watched(config, parts, watcher)
-            },
-            move |auditor| {
-                let only = AuditOnly {
-                    devices: narrowed.devices.clone(),
-                    zero_byte_fps: narrowed.zero_byte_fps,
-                };
-                async move { _ = auditor.once(&only).await }
-            },
-            |auditor, stop| auditor.run(stop),
-        ),
+        DaemonKind::ObjectAuditor => {
+            let config = AuditorConfig::read(section)?;
+            let watcher = match &config.watcher_section {
+                Some(name) => Some(DarkData {
+                    config: DarkDataConfig::read(&watcher_section(context.conf, name)?)?,
+                    hash_path: cluster.hash_path.clone(),
+                    rings: cluster.rings()?,
+                    backends,
+                }),
+                None => None,
+            };
+            let parts = AuditorParts {
+                engines: storage.engines(place, section, &cluster)?,
+                policies: cluster.policies.clone(),
+                devices: storage.devices(place, section)?,
+                clock,
+            };
+            ObjectAuditor::watched(config, parts, watcher)
+        }
         DaemonKind::ObjectExpirer => {
             let conf = internal_client_conf(kind, section, place, context.conf);
             let config = ObjectExpirerConfig::read(section, is_its_own(kind, context.conf))?
@@ -333,44 +201,18 @@ fn make_at(
                 backends,
                 clock,
             };
-            Daemon::new(
-                kind,
-                ObjectExpirer::new(config, parts),
-                |expirer| async move { _ = expirer.once().await },
-                |expirer, stop| expirer.run(stop),
-            )
+            ObjectExpirer::new(config, parts)
         }
-        DaemonKind::ObjectReconstructor => {
-            let reconstructor = ObjectReconstructor::new(
-                ReconstructorConfig::read(section)?,
-                replicator_parts(section, place, &cluster, storage, backends, clock)?,
-            );
-            let progress = reconstructor.progress();
-            let once = move |reconstructor: Arc<ObjectReconstructor>| {
-                let only = narrowed.only();
-                async move { _ = reconstructor.once(&only).await }
-            };
-            Daemon::new(kind, reconstructor, once, |reconstructor, stop| {
-                reconstructor.run(stop)
-            })
-            .showing(progress)
-        }
-        DaemonKind::ObjectReplicator => {
-            let replicator = ObjectReplicator::new(
-                ReplicatorConfig::read(section)?,
-                replicator_parts(section, place, &cluster, storage, backends, clock)?,
-            );
-            let progress = replicator.progress();
-            let once = move |replicator: Arc<ObjectReplicator>| {
-                let only = narrowed.only();
-                async move { _ = replicator.once(&only).await }
-            };
-            Daemon::new(kind, replicator, once, |replicator, stop| {
-                replicator.run(stop)
-            })
-            .showing(progress)
-        }
-    })
+        DaemonKind::ObjectReconstructor => ObjectReconstructor::new(
+            ReconstructorConfig::read(section)?,
+            replicator_parts(section, place, &cluster, storage, backends, clock)?,
+        ),
+        DaemonKind::ObjectReplicator => ObjectReplicator::new(
+            ReplicatorConfig::read(section)?,
+            replicator_parts(section, place, &cluster, storage, backends, clock)?,
+        ),
+    };
+    Ok(daemon)
 }
 
 /// Dependencies of the replicator and the reconstructor.
@@ -393,7 +235,7 @@ fn replicator_parts(
 }
 
 fn db_kind(kind: DaemonKind) -> DbKind {
-    match kind.role() {
+    match Role::beside(kind) {
         Role::Account => DbKind::Account,
         _ => DbKind::Container,
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cairn_daemons::{NotesWrites, Written};
+use cairn_daemons::{Daemon, NotesWrites, Written};
 use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_middleware::{CrossOrigin, FilterEnv};
@@ -25,7 +25,7 @@ use crate::backends;
 use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::ServerConf;
-use crate::daemons::{self, Daemon, DaemonContext, Narrowed};
+use crate::daemons::{self, DaemonContext, Narrowed};
 use crate::engines::EngineModules;
 use crate::for_clients::ForClients;
 use crate::head_limits;
@@ -43,7 +43,7 @@ type Server = (ServerConf, ServerSettings);
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
-    daemons: Vec<Daemon>,
+    daemons: Vec<Arc<dyn Daemon>>,
     backends: Arc<Backends>,
     clusters: Clusters,
     storage: Storage,
@@ -111,7 +111,7 @@ impl Services {
         self.clusters.iter().cloned().collect()
     }
 
-    pub(crate) fn daemons(&self) -> &[Daemon] {
+    pub(crate) fn daemons(&self) -> &[Arc<dyn Daemon>] {
         &self.daemons
     }
 
@@ -123,8 +123,7 @@ impl Services {
     /// Metrics of background work in this process.
     pub(crate) fn background(&self) -> Arc<dyn Fn() -> Background + Send + Sync> {
         let passes = self.daemons.iter();
-        let passes =
-            passes.filter_map(|daemon| Some((daemon.kind.name(), daemon.progress.clone()?)));
+        let passes = passes.filter_map(|daemon| Some((daemon.kind().name(), daemon.progress()?)));
         let engines = self
             .storage
             .maintained()
@@ -216,7 +215,7 @@ fn storage_of(
         for kind in DaemonKind::ALL {
             let section = conf
                 .daemon(kind.name())
-                .filter(|_| conf.role == kind.role());
+                .filter(|_| conf.role == Role::beside(kind));
             if let (Some(section), Some(uses)) = (section, Uses::of_daemon(kind)) {
                 storage.declare(&Place::read(&section), &section, uses)?;
             }
@@ -230,7 +229,9 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
     let updater = DaemonKind::ContainerUpdater;
     servers
         .iter()
-        .filter(|(conf, _)| conf.role == updater.role() && conf.daemon(updater.name()).is_some())
+        .filter(|(conf, _)| {
+            conf.role == Role::beside(updater) && conf.daemon(updater.name()).is_some()
+        })
         .map(|(_, settings)| (settings.place.devices.clone(), Arc::default()))
         .collect()
 }
@@ -348,14 +349,18 @@ impl Maker {
     }
 
     /// The daemons with sections in this conf. One serves all servers of a folder.
-    fn daemons(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Vec<Daemon>> {
+    fn daemons(
+        &mut self,
+        conf: &ServerConf,
+        settings: &ServerSettings,
+    ) -> Result<Vec<Arc<dyn Daemon>>> {
         let mut daemons = Vec::new();
         for kind in DaemonKind::ALL {
             let Some(section) = conf.daemon(kind.name()) else {
                 continue;
             };
             let of_folder = (kind, settings.place.devices.clone());
-            if conf.role != kind.role() || !self.made.insert(of_folder) {
+            if conf.role != Role::beside(kind) || !self.made.insert(of_folder) {
                 continue;
             }
             let context = DaemonContext {

@@ -117,7 +117,7 @@ impl Uses {
     pub(crate) fn of_daemon(kind: DaemonKind) -> Option<Uses> {
         match kind {
             DaemonKind::ContainerReconciler | DaemonKind::ObjectExpirer => None,
-            kind => Uses::of_server(kind.role()),
+            kind => Uses::of_server(Role::beside(kind)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The cluster: four storage nodes of the real servers and daemons, two proxies, one network.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cairn_daemons::{
-    AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, DbReplicator,
-    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
-    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
+    AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, Daemon, DaemonKind,
+    DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
+    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, PassFilter,
     ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
 };
 use cairn_disk::{
@@ -86,32 +87,18 @@ pub(crate) fn hash_path() -> HashPath {
     HashPath::new("", "simulated")
 }
 
-/// A background pass on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
-    ObjectUpdater,
-    ContainerReplicator,
-    AccountReplicator,
-    ContainerUpdater,
-    ObjectAuditor,
-    ObjectReplicator,
-    /// Only with an erasure-coded policy.
-    ObjectReconstructor,
-    ObjectExpirer,
-}
-
-impl Pass {
-    pub(crate) const ALL: [Pass; 8] = [
-        Pass::ObjectUpdater,
-        Pass::ContainerReplicator,
-        Pass::AccountReplicator,
-        Pass::ContainerUpdater,
-        Pass::ObjectAuditor,
-        Pass::ObjectReplicator,
-        Pass::ObjectReconstructor,
-        Pass::ObjectExpirer,
-    ];
-}
+/// The daemons of a node, in the order of a round's passes; the reconstructor only with an
+/// erasure-coded policy.
+pub(crate) const DAEMONS: [DaemonKind; 8] = [
+    DaemonKind::ObjectUpdater,
+    DaemonKind::ContainerReplicator,
+    DaemonKind::AccountReplicator,
+    DaemonKind::ContainerUpdater,
+    DaemonKind::ObjectAuditor,
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectReconstructor,
+    DaemonKind::ObjectExpirer,
+];
 
 /// A running node.
 pub(crate) struct Node {
@@ -120,32 +107,14 @@ pub(crate) struct Node {
     pub(crate) parts: ReplicatorParts,
     pool: Arc<IndexPool>,
     pub(crate) handlers: Vec<Handler>,
-    updater: Arc<ObjectUpdater>,
-    containers: Arc<DbReplicator>,
-    accounts: Arc<DbReplicator>,
-    container_updater: Arc<ContainerUpdater>,
-    auditor: Arc<ObjectAuditor>,
-    replicator: Arc<ObjectReplicator>,
-    reconstructor: Option<Arc<ObjectReconstructor>>,
-    expirer: Arc<ObjectExpirer>,
+    daemons: BTreeMap<DaemonKind, Arc<dyn Daemon>>,
 }
 
 impl Node {
     /// Runs one pass to its end, or to the node's.
-    pub(crate) async fn pass(&self, pass: Pass) {
-        match pass {
-            Pass::ObjectUpdater => drop(self.updater.sweep().await),
-            Pass::ContainerReplicator => drop(self.containers.once().await),
-            Pass::AccountReplicator => drop(self.accounts.once().await),
-            Pass::ContainerUpdater => self.container_updater.once().await,
-            Pass::ObjectAuditor => drop(self.auditor.once(&AuditOnly::default()).await),
-            Pass::ObjectReplicator => drop(self.replicator.once(&Only::default()).await),
-            Pass::ObjectReconstructor => {
-                if let Some(reconstructor) = &self.reconstructor {
-                    reconstructor.once(&Only::default()).await;
-                }
-            }
-            Pass::ObjectExpirer => drop(self.expirer.once().await),
+    pub(crate) async fn pass(&self, kind: DaemonKind) {
+        if let Some(daemon) = self.daemons.get(&kind) {
+            daemon.clone().once(PassFilter::default()).await;
         }
     }
 }
@@ -336,8 +305,8 @@ impl Cluster {
             Ok::<_, anyhow::Error>(ObjectReconstructor::new(config, parts.clone()))
         });
         let reconstructor = reconstructor.transpose()?;
-        Ok(Node {
-            updater: ObjectUpdater::new(
+        let mut daemons: Vec<Arc<dyn Daemon>> = vec![
+            ObjectUpdater::new(
                 UpdaterConfig::read(&objects("object-updater", &[("node_timeout", "3")]))?,
                 hash_path.clone(),
                 policies.clone(),
@@ -345,9 +314,9 @@ impl Cluster {
                 devices.clone(),
                 backends.clone(),
             ),
-            containers: databases(Kind::Container, DbKind::Container)?,
-            accounts: databases(Kind::Account, DbKind::Account)?,
-            container_updater: ContainerUpdater::new(
+            databases(Kind::Container, DbKind::Container)?,
+            databases(Kind::Account, DbKind::Account)?,
+            ContainerUpdater::new(
                 ContainerUpdaterConfig::read(&section(
                     "container-updater",
                     Kind::Container,
@@ -362,7 +331,7 @@ impl Cluster {
                 backends.clone(),
                 None,
             ),
-            auditor: ObjectAuditor::new(
+            ObjectAuditor::new(
                 AuditorConfig::read(&objects("object-auditor", &fast))?,
                 AuditorParts {
                     engines: parts.engines.clone(),
@@ -371,12 +340,11 @@ impl Cluster {
                     clock: clock.clone(),
                 },
             ),
-            replicator: ObjectReplicator::new(
+            ObjectReplicator::new(
                 ReplicatorConfig::read(&objects("object-replicator", &patience))?,
                 parts.clone(),
             ),
-            reconstructor,
-            expirer: ObjectExpirer::new(
+            ObjectExpirer::new(
                 ObjectExpirerConfig::read(
                     &objects("object-expirer", &[("dequeue_from_legacy", "yes")]),
                     false,
@@ -390,6 +358,13 @@ impl Cluster {
                     clock: clock.clone(),
                 },
             ),
+        ];
+        if let Some(reconstructor) = reconstructor {
+            daemons.push(reconstructor);
+        }
+        let by_kind = |daemon: Arc<dyn Daemon>| (daemon.kind(), daemon);
+        Ok(Node {
+            daemons: daemons.into_iter().map(by_kind).collect(),
             handlers: self.servers(clock, &devices, &pool, backends),
             pool,
             parts,

@@ -14,15 +14,16 @@ use tracing::{info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
-use crate::object_replicator::{Only, ReplicatorParts};
-use crate::rounds::Watch;
+use crate::daemon::PassFilter;
+use crate::lockup::Watch;
+use crate::object_replicator::ReplicatorParts;
 use crate::ssync::Sender;
 use crate::turns::SessionPermits;
 
 /// A pass in progress.
 pub(super) struct Pass {
     pub(super) reconstructor: Arc<ObjectReconstructor>,
-    pub(super) only: Only,
+    pub(super) only: PassFilter,
     stats: Mutex<ReconstructionStats>,
     /// Counter of progress, for lockup detection.
     progress_count: AtomicU64,
@@ -37,7 +38,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    pub(super) fn new(reconstructor: Arc<ObjectReconstructor>, only: Only) -> Self {
+    pub(super) fn new(reconstructor: Arc<ObjectReconstructor>, only: PassFilter) -> Self {
         Pass {
             reconstructor,
             only,

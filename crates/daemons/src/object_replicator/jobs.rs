@@ -47,7 +47,7 @@ impl Pass {
         let only = &self.only;
         for policy in self.replicator.parts.policies.iter() {
             let index = policy.index;
-            let is_wanted = only.policies.is_empty() || only.policies.contains(&index.0);
+            let is_wanted = only.has_policy(index.0);
             let parts = &self.replicator.parts;
             let (ring, engine) = (parts.rings.object(index), parts.engines.of(index));
             let (PolicyKind::Replication, true, Some(ring), Some(engine)) =
@@ -87,8 +87,7 @@ impl Pass {
             );
         }
         for local in own {
-            let names = &self.only.devices;
-            if !names.is_empty() && !names.contains(&local.device) {
+            if !self.only.has_device(&local.device) {
                 continue;
             }
             match self.partitions(policy, engine, &local).await {
@@ -127,8 +126,7 @@ impl Pass {
             engine.partitions(disk, policy)
         });
         let mut partitions = listed.await?;
-        let only = &self.only.partitions;
-        partitions.retain(|partition| only.is_empty() || only.contains(partition));
+        partitions.retain(|partition| self.only.has_partition(*partition));
         Ok((device, partitions))
     }
 }

@@ -11,14 +11,15 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::jobs::Job;
-use super::{ObjectReplicator, Only, ReplicationStats};
-use crate::rounds::Watch;
+use super::{ObjectReplicator, ReplicationStats};
+use crate::daemon::PassFilter;
+use crate::lockup::Watch;
 use crate::turns::SessionPermits;
 
 /// A pass in progress.
 pub(super) struct Pass {
     pub(super) replicator: Arc<ObjectReplicator>,
-    pub(super) only: Only,
+    pub(super) only: PassFilter,
     pub(super) cycle: u32,
     /// By device.
     stats: Mutex<BTreeMap<String, ReplicationStats>>,
@@ -34,7 +35,7 @@ pub(super) struct Pass {
 }
 
 impl Pass {
-    pub(super) fn new(replicator: Arc<ObjectReplicator>, only: Only, cycle: u32) -> Self {
+    pub(super) fn new(replicator: Arc<ObjectReplicator>, only: PassFilter, cycle: u32) -> Self {
         Pass {
             replicator,
             only,

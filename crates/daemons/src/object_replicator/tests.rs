@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use cairn_disk::engine::{Content, Sendable};
 use cairn_disk::{DevicesConfig, FallocateReserve, FragmentChoice, ObjectId, PartitionKey};
@@ -130,7 +131,7 @@ impl Cluster {
         );
         let config = ReplicatorConfig::read(&section).unwrap();
         let replicator = ObjectReplicator::new(config, self.nodes[node].parts.clone());
-        replicator.once(&Only::default()).await
+        replicator.pass(&PassFilter::default()).await
     }
 
     /// A node's replica of an object: when it was written, with its content, or deleted.

@@ -399,7 +399,7 @@ impl Cluster {
                     self.nodes[node].pool.clone(),
                     Backends::new(Duration::from_secs(1)),
                 );
-                let stats = replicator.once().await;
+                let stats = replicator.pass(&PassFilter::default()).await;
                 json!({
                     "attempted": stats.attempted, "failure": stats.failure,
                     "rsync": stats.rsync, "diff": stats.diff, "remove": stats.remove,
