@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairn_node::daemon;
-use cairn_node::daemons::{Narrowed, PassFilter};
+use cairn_node::daemon::{self, DaemonOptions, PassFilter};
 use cairn_node::init::Folders;
 use cairn_node::role::{DaemonKind, Role};
 use cairn_node::serve::{self, RunOptions};
@@ -437,16 +436,17 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
         once: parsed.once || is_said("once"),
         verbose: parsed.verbose || is_said("verbose"),
         conf: parsed.config,
-        narrowed: Narrowed {
-            only: PassFilter {
-                devices: parsed.devices,
-                partitions: parsed.partitions,
-                policies: parsed.policies,
-                zero_byte_fps: parsed.zero_byte_fps,
-            },
+        only: PassFilter {
+            devices: parsed.devices,
+            partitions: parsed.partitions,
+            policies: parsed.policies,
+            zero_byte_fps: parsed.zero_byte_fps,
+        },
+        options: DaemonOptions {
             no_auto_shard: parsed.no_auto_shard,
             processes: parsed.processes,
             process: parsed.process,
+            ..DaemonOptions::default()
         },
     }
 }
@@ -490,7 +490,7 @@ mod tests {
         let parsed = DaemonArguments::try_parse_from(text.split_whitespace()).unwrap();
         let called = called(DaemonKind::ObjectUpdater, parsed);
         assert!(called.once && called.verbose);
-        assert_eq!(called.narrowed.only.devices, ["sda", "sdb"]);
+        assert_eq!(called.only.devices, ["sda", "sdb"]);
     }
 
     #[test]

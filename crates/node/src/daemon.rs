@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+pub use cairn_assembly::DaemonOptions;
 use cairn_daemons::Daemon;
+pub use cairn_daemons::PassFilter;
 use cairn_formats::ini::Section;
 use cairn_http::Clock;
 use cairn_peer::Backends;
@@ -17,12 +19,13 @@ use tracing::info;
 use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
-use crate::daemons::{self, DaemonContext, Narrowed};
+use crate::daemons;
 use crate::engines::EngineModules;
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::notify;
+use crate::parts::PartsContext;
 use crate::priority::Priority;
 use crate::privileges;
 use crate::progress_bar;
@@ -48,7 +51,9 @@ pub struct Called {
     pub once: bool,
     /// Keeps the log on standard error.
     pub verbose: bool,
-    pub narrowed: Narrowed,
+    /// Restriction of the pass of `once`.
+    pub only: PassFilter,
+    pub options: DaemonOptions,
 }
 
 /// Runs until a signal, or for one pass.
@@ -93,7 +98,7 @@ pub fn run(called: &Called) -> Result<()> {
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();
-        let context = DaemonContext {
+        let context = PartsContext {
             clusters: &mut clusters,
             storage: &mut storage,
             backends: &Backends::with_tls(
@@ -104,7 +109,7 @@ pub fn run(called: &Called) -> Result<()> {
             written: None,
             conf: &called.conf,
         };
-        daemons::make(called.kind, &section, &called.narrowed, context)
+        daemons::make(called.kind, &section, &called.options, context)
             .with_context(|| called.conf.display().to_string())?
     };
     let ended = runtime.block_on(work(daemon, called, once, &clusters));
@@ -149,7 +154,7 @@ async fn work(
     let (stop_sender, stop) = watch::channel(false);
     let mut tasks = JoinSet::new();
     if once {
-        tasks.spawn(daemon.once(called.narrowed.only.clone()));
+        tasks.spawn(daemon.once(called.only.clone()));
     } else {
         tasks.spawn(cairn_daemons::daemon::run(daemon, stop));
     }

@@ -6,7 +6,6 @@
 //! signals, threads, and their order.
 
 mod backend_tls;
-mod backends;
 mod background;
 mod cluster;
 pub mod conf;
@@ -27,6 +26,7 @@ pub mod logging;
 pub mod memory;
 mod notify;
 mod options;
+mod parts;
 mod per_port;
 mod pid_file;
 mod pipeline;

@@ -9,7 +9,6 @@ use cairn_disk::{Devices, DevicesConfig, Engine, Engines, FallocateReserve};
 use cairn_formats::ini::Section;
 use cairn_index::{IndexConfig, IndexPool};
 
-use crate::backends;
 use crate::cluster::Cluster;
 use crate::engines::{EngineModules, Made, SharedState};
 use crate::role::{DaemonKind, Role};
@@ -145,7 +144,7 @@ impl Storage {
             .take("mount_check", mount_check, place, section)?;
         match uses {
             Uses::Disks => {
-                let reserve = backends::reserve(section)?;
+                let reserve = cairn_assembly::fallocate_reserve(section)?;
                 options
                     .fallocate_reserve
                     .take("fallocate_reserve", reserve, place, section)?;
