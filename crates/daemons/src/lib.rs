@@ -40,17 +40,19 @@ mod lockup;
 mod log_limit;
 pub mod object_auditor;
 pub mod object_expirer;
+mod object_pass;
 pub mod object_reconstructor;
 pub mod object_replicator;
 pub mod object_updater;
 mod pace;
 mod progress;
+mod rebuild;
 pub mod recon_cache;
 pub mod rekey;
+mod session_permits;
 mod ssync;
 #[cfg(test)]
 mod testing;
-mod turns;
 
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_reconciler::{ContainerReconciler, ContainerReconcilerConfig, ReconcilerParts};
@@ -70,10 +72,9 @@ pub use object_auditor::{
     ObjectAuditor,
 };
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
+pub use object_pass::{PassConfig, ReplicatorParts};
 pub use object_reconstructor::{ObjectReconstructor, ReconstructionStats, ReconstructorConfig};
-pub use object_replicator::{
-    ObjectReplicator, ReplicationStats, ReplicatorConfig, ReplicatorParts,
-};
+pub use object_replicator::{ObjectReplicator, ReplicationStats, ReplicatorConfig};
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
 pub use progress::Progress;
 pub use recon_cache::ReconCache;

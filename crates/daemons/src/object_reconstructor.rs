@@ -5,12 +5,11 @@
 //! handed over and then removed.
 //!
 //! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
-//! a time on each; each partition waits while operations queue for its device.
+//! a time on each (`object_pass.rs`); each partition waits while operations queue for its device.
 
 mod config;
 mod jobs;
 mod pass;
-mod rebuild;
 mod revert;
 mod sync;
 
@@ -21,13 +20,11 @@ use serde_json::{Map, Value, json};
 use tracing::{info, warn};
 
 use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
-use crate::log_limit::DeviceErrors;
-use crate::object_replicator::ReplicatorParts;
+use crate::object_pass::{PassContext, ReplicatorParts};
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::ReconstructorConfig;
-use pass::Pass;
-pub(crate) use rebuild::{RebuildError, Rebuilder};
+use pass::{Pass, Reconstruction};
 
 /// Counts of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,32 +46,29 @@ pub struct ReconstructionStats {
 /// The daemon, for all devices of one object server.
 pub struct ObjectReconstructor {
     config: ReconstructorConfig,
-    parts: ReplicatorParts,
+    context: PassContext,
     recon: ReconCache,
-    progress: Arc<Progress>,
-    logged: DeviceErrors,
 }
 
 impl ObjectReconstructor {
     pub fn new(config: ReconstructorConfig, parts: ReplicatorParts) -> Arc<Self> {
         Arc::new(ObjectReconstructor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
-            progress: Arc::default(),
-            logged: DeviceErrors::default(),
+            context: PassContext::new(parts),
             config,
-            parts,
         })
     }
 
     fn clock(&self) -> &Clock {
-        &self.parts.clock
+        &self.context.parts.clock
     }
 
     /// Runs one pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
     pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReconstructionStats {
         let started = self.clock().now();
-        let pass = Arc::new(Pass::new(self.clone(), only.clone()));
-        let stats = pass.run().await;
+        let work = Reconstruction::new(self.clone());
+        let (mut stats, remaining) = Pass::run(work, only.clone()).await;
+        stats.handoffs_remaining = remaining;
         let ended = self.clock().now();
         let minutes = (ended.as_f64() - started.as_f64()) / 60.0;
         info!(
@@ -107,7 +101,7 @@ impl Daemon for ObjectReconstructor {
     }
 
     fn schedule(&self) -> Schedule {
-        Schedule::from_end(self.config.interval)
+        Schedule::from_end(self.config.pass.interval)
     }
 
     fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
@@ -115,7 +109,7 @@ impl Daemon for ObjectReconstructor {
     }
 
     fn progress(&self) -> Option<Arc<Progress>> {
-        Some(self.progress.clone())
+        Some(self.context.progress.clone())
     }
 }
 

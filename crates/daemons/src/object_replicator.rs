@@ -2,10 +2,9 @@
 //! differences, by SSYNC or by `rsync`; hands over misplaced partitions and removes them.
 //!
 //! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
-//! a time on each. Clients precede background work on each device.
+//! a time on each (`object_pass.rs`). Clients precede background work on each device.
 
 mod config;
-pub(crate) mod jobs;
 mod pass;
 mod revert;
 mod rsync;
@@ -15,44 +14,26 @@ mod update;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cairn_disk::{Devices, Engines};
-use cairn_http::{Clock, own_thread};
-use cairn_peer::{Backends, Rings};
-use cairn_types::PolicySet;
+use cairn_http::own_thread;
 use tracing::info;
 
 use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
-use crate::log_limit::DeviceErrors;
+use crate::object_pass::{PassContext, ReplicatorParts};
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
-use pass::Pass;
-pub(crate) use revert::lock_partition;
+use pass::{Pass, Replication};
 pub use stats::ReplicationStats;
 
 /// Passes within which each partition is searched for suffixes missing from `hashes.pkl`.
 const SEARCH_CYCLE_PASSES: u32 = 10;
 
-/// Dependencies of the replicator.
-#[derive(Clone)]
-pub struct ReplicatorParts {
-    /// The engine of each policy, shared with the object server of these devices.
-    pub engines: Engines,
-    pub policies: Arc<PolicySet>,
-    pub rings: Arc<Rings>,
-    pub devices: Arc<Devices>,
-    pub backends: Arc<Backends>,
-    pub clock: Clock,
-}
-
 /// The daemon, for all devices of one object server.
 pub struct ObjectReplicator {
     config: ReplicatorConfig,
-    parts: ReplicatorParts,
+    context: PassContext,
     recon: ReconCache,
     cycle: AtomicU32,
-    progress: Arc<Progress>,
-    logged: DeviceErrors,
 }
 
 impl ObjectReplicator {
@@ -60,21 +41,22 @@ impl ObjectReplicator {
         Arc::new(ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             cycle: AtomicU32::new(own_thread::random() as u32 % SEARCH_CYCLE_PASSES),
-            progress: Arc::default(),
-            logged: DeviceErrors::default(),
+            context: PassContext::new(parts),
             config,
-            parts,
         })
     }
 
     /// Runs one pass. Dropped half-way it leaves every partition usable, and handed over or not.
     pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReplicationStats {
-        let started = self.parts.clock.now();
+        let started = self.context.parts.clock.now();
         let cycle =
             self.cycle.fetch_add(1, Ordering::Relaxed).wrapping_add(1) % SEARCH_CYCLE_PASSES;
-        let pass = Arc::new(Pass::new(self.clone(), only.clone(), cycle));
-        let stats = pass.clone().run().await;
-        let ended = self.parts.clock.now();
+        let work = Replication {
+            replicator: self.clone(),
+            cycle,
+        };
+        let (stats, _) = Pass::run(work, only.clone()).await;
+        let ended = self.context.parts.clock.now();
         let minutes = (ended.as_f64() - started.as_f64()) / 60.0;
         info!(
             minutes,
@@ -99,7 +81,7 @@ impl Daemon for ObjectReplicator {
     }
 
     fn schedule(&self) -> Schedule {
-        Schedule::from_end(self.config.interval)
+        Schedule::from_end(self.config.pass.interval)
     }
 
     fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
@@ -107,7 +89,7 @@ impl Daemon for ObjectReplicator {
     }
 
     fn progress(&self) -> Option<Arc<Progress>> {
-        Some(self.progress.clone())
+        Some(self.context.progress.clone())
     }
 }
 

@@ -30,8 +30,8 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::calls;
-use crate::object_reconstructor::{RebuildError, Rebuilder};
-use crate::turns::SessionPermits;
+use crate::rebuild::{RebuildError, Rebuilder};
+use crate::session_permits::SessionPermits;
 
 /// Maximum size in bytes of objects that are read whole before they are sent.
 const INLINE_MAX_BYTES: u64 = 64 << 10;

@@ -17,7 +17,7 @@ use cairn_servers::container::SyncRealms;
 
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::read_conf;
-use crate::daemons::read_pipeline;
+use crate::pipeline::read_pipeline;
 use crate::settings::Place;
 use crate::storage::Storage;
 

@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info};
 
 use super::config::ReplicatorConfig;
-use super::jobs::Job;
-use super::pass::Pass;
+use super::pass::{Job, Pass};
 
 /// Pattern of rsync's temporary files and their leftovers.
 const TEMPORARY: &str =
@@ -44,7 +43,7 @@ impl Pass {
         node: &Node,
         suffixes: &[String],
     ) -> Result<(), RsyncError> {
-        let config = &self.replicator.config;
+        let config = &self.work.replicator.config;
         let args = arguments(config, job, rsync, node, suffixes)?;
         let started = Instant::now();
         let (status, output) = run(&args, config.rsync_timeout, || self.note_progress()).await?;

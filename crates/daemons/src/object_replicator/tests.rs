@@ -6,11 +6,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use cairn_disk::engine::{Content, Sendable};
-use cairn_disk::{DevicesConfig, FallocateReserve, FragmentChoice, ObjectId, PartitionKey};
+use cairn_disk::{
+    Devices, DevicesConfig, FallocateReserve, FragmentChoice, ObjectId, PartitionKey,
+};
 use cairn_formats::ini::Section;
-use cairn_http::{Body, Request, Service};
+use cairn_http::{Body, Clock, Request, Service};
+use cairn_peer::{Backends, Rings};
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
-use cairn_types::{HashPath, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::StatusCode;
 
 use super::*;
