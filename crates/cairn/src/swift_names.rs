@@ -407,10 +407,10 @@ fn show_conf(parsed: ConfigArguments) -> anyhow::Result<()> {
 }
 
 fn reload(parsed: &ReloadArguments) -> ExitCode {
-    let patience = Duration::try_from_secs_f64(parsed.timeout).unwrap_or(Duration::MAX);
+    let wait_timeout = Duration::try_from_secs_f64(parsed.timeout).unwrap_or(Duration::MAX);
     ExitCode::from(reload::run(&reload::Called {
         pid: parsed.pid,
-        patience: (!parsed.no_wait).then_some(patience),
+        wait_timeout: (!parsed.no_wait).then_some(wait_timeout),
         verbose: parsed.verbose,
     }))
 }

@@ -36,7 +36,7 @@ pub struct AccountReaperConfig {
     /// Maximum concurrent deletions of objects.
     pub concurrency: usize,
     /// Timeout of a request, including the connection.
-    pub patience: Duration,
+    pub call_timeout: Duration,
     /// Minimum time since an account's deletion before anything is removed.
     pub delay_reaping: Duration,
     /// Time after that from which a remaining account is logged.
@@ -54,7 +54,7 @@ impl AccountReaperConfig {
             mount_check: section.bool_or("mount_check", true),
             interval: section.seconds_or("interval", 3600.0)?,
             concurrency,
-            patience: section.seconds_or("conn_timeout", 0.5)?
+            call_timeout: section.seconds_or("conn_timeout", 0.5)?
                 + section.seconds_or("node_timeout", 10.0)?,
             delay_reaping: section.seconds_or("delay_reaping", 0.0)?,
             reap_warn_after: section.seconds_or("reap_warn_after", 2_592_000.0)?,

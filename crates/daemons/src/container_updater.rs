@@ -66,7 +66,7 @@ pub struct ContainerUpdaterConfig {
     /// Maximum containers per second for each of `concurrency`; 0 is unlimited.
     pub containers_per_second: f64,
     /// Timeout of a request to an account server, including the connection.
-    pub patience: Duration,
+    pub call_timeout: Duration,
     /// Time for which an account is skipped after a failure.
     pub account_suppression_time: Duration,
     /// Requires that devices are mount points.
@@ -94,7 +94,7 @@ impl ContainerUpdaterConfig {
             interval: section.seconds_or("interval", 300.0)?,
             concurrency,
             containers_per_second,
-            patience: section.seconds_or("conn_timeout", 0.5)?
+            call_timeout: section.seconds_or("conn_timeout", 0.5)?
                 + section.seconds_or("node_timeout", 3.0)?,
             account_suppression_time: section.seconds_or("account_suppression_time", 60.0)?,
             mount_check: section.bool_or("mount_check", true),

@@ -434,8 +434,8 @@ impl ObjectUpdater {
                 continue;
             }
             let request = request(&node, partition, &update.op, &path, &headers);
-            let (backends, patience) = (self.backends.clone(), self.config.node_timeout);
-            calls.spawn(async move { (id, call(&backends, &node, request, patience).await) });
+            let (backends, call_timeout) = (self.backends.clone(), self.config.node_timeout);
+            calls.spawn(async move { (id, call(&backends, &node, request, call_timeout).await) });
         }
         let (mut news, mut failed, mut redirect) = (false, false, None::<(String, Timestamp)>);
         while let Some(answer) = calls.join_next().await {
@@ -538,8 +538,13 @@ fn request(node: &Node, partition: u32, op: &str, path: &str, headers: &HeaderMa
     request
 }
 
-async fn call(backends: &Backends, node: &Node, request: Request, patience: Duration) -> Answer {
-    let (status, headers) = match calls::call(backends, node, request, patience).await {
+async fn call(
+    backends: &Backends,
+    node: &Node,
+    request: Request,
+    call_timeout: Duration,
+) -> Answer {
+    let (status, headers) = match calls::call(backends, node, request, call_timeout).await {
         Ok(answer) => answer,
         Err(error) => {
             info!(node = node.name(), %error, "container update failed");

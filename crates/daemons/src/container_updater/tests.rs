@@ -266,7 +266,7 @@ fn options() {
     };
     let defaults = read(&[]).unwrap();
     assert_eq!(defaults.interval, Duration::from_secs(300));
-    assert_eq!(defaults.patience, Duration::from_millis(3500));
+    assert_eq!(defaults.call_timeout, Duration::from_millis(3500));
     assert_eq!(defaults.containers_per_second, 50.0);
     assert!(defaults.mount_check);
     let slow = read(&[("slowdown", "0.09")]).unwrap();

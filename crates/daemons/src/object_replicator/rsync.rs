@@ -147,7 +147,7 @@ impl Drop for Running {
 
 async fn run(
     args: &[String],
-    patience: Duration,
+    run_timeout: Duration,
     on_progress: impl Fn(),
 ) -> Result<(ExitStatus, String), RsyncError> {
     let (reader, writer) = std::io::pipe().map_err(RsyncError::Start)?;
@@ -167,7 +167,7 @@ async fn run(
         let _ = std::io::copy(&mut &reader, &mut std::io::sink());
         String::from_utf8_lossy(&kept).into_owned()
     });
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + run_timeout;
     let mut pause = Duration::from_millis(2);
     loop {
         let ended = running.0.as_mut().map(Child::try_wait);
@@ -177,7 +177,7 @@ async fn run(
                 on_progress();
                 return Ok((status, output.await.unwrap_or_default()));
             }
-            None if Instant::now() >= deadline => return Err(RsyncError::TooLong(patience)),
+            None if Instant::now() >= deadline => return Err(RsyncError::TooLong(run_timeout)),
             None => {
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));
