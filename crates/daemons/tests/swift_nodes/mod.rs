@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_daemons::{DbReplicator, DbReplicatorConfig};
+use cairn_daemons::{DbReplicator, DbReplicatorConfig, PassFilter};
 use cairn_formats::ini::Section;
 use cairn_http::Handler;
 use cairn_http::metrics::Metrics;
