@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairn_node::daemon;
-use cairn_node::daemons::Narrowed;
+use cairn_node::daemon::{self, DaemonOptions, PassFilter};
 use cairn_node::role::{DaemonKind, Role};
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::{reload, supervisor};
@@ -156,10 +155,10 @@ fn run_server(role: Role, parsed: ServerArguments, all: &[OsString]) -> anyhow::
 }
 
 fn reload(parsed: &ReloadArguments) -> ExitCode {
-    let patience = Duration::try_from_secs_f64(parsed.timeout).unwrap_or(Duration::MAX);
+    let wait_timeout = Duration::try_from_secs_f64(parsed.timeout).unwrap_or(Duration::MAX);
     ExitCode::from(reload::run(&reload::Called {
         pid: parsed.pid,
-        patience: (!parsed.no_wait).then_some(patience),
+        wait_timeout: (!parsed.no_wait).then_some(wait_timeout),
         verbose: parsed.verbose,
     }))
 }
@@ -171,14 +170,17 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
         once: parsed.once || is_said("once"),
         verbose: parsed.verbose || is_said("verbose"),
         conf: parsed.config,
-        narrowed: Narrowed {
+        only: PassFilter {
             devices: parsed.devices,
             partitions: parsed.partitions,
             policies: parsed.policies,
             zero_byte_fps: parsed.zero_byte_fps,
+        },
+        options: DaemonOptions {
             no_auto_shard: parsed.no_auto_shard,
             processes: parsed.processes,
             process: parsed.process,
+            ..DaemonOptions::default()
         },
     }
 }
@@ -206,7 +208,7 @@ mod tests {
         let parsed = DaemonArguments::try_parse_from(text.split_whitespace()).unwrap();
         let called = called(DaemonKind::ObjectUpdater, parsed);
         assert!(called.once && called.verbose);
-        assert_eq!(called.narrowed.devices, ["sda", "sdb"]);
+        assert_eq!(called.only.devices, ["sda", "sdb"]);
     }
 
     #[test]

@@ -17,14 +17,13 @@ use cairn_index::{AccountBroker, AccountInfo, DbKey, DbKind, DriveCheck, IndexEr
 use cairn_peer::{Backends, Rings};
 use cairn_types::{HashPath, Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::db_replicator::{default_port, own_address};
 use crate::local::{self, OwnAddress, blocking};
 use crate::log_limit::DeviceErrors;
-use crate::rounds::run_every;
 
 /// `[account-reaper]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +36,7 @@ pub struct AccountReaperConfig {
     /// Maximum concurrent deletions of objects.
     pub concurrency: usize,
     /// Timeout of a request, including the connection.
-    pub patience: Duration,
+    pub call_timeout: Duration,
     /// Minimum time since an account's deletion before anything is removed.
     pub delay_reaping: Duration,
     /// Time after that from which a remaining account is logged.
@@ -55,7 +54,7 @@ impl AccountReaperConfig {
             mount_check: section.bool_or("mount_check", true),
             interval: section.seconds_or("interval", 3600.0)?,
             concurrency,
-            patience: section.seconds_or("conn_timeout", 0.5)?
+            call_timeout: section.seconds_or("conn_timeout", 0.5)?
                 + section.seconds_or("node_timeout", 10.0)?,
             delay_reaping: section.seconds_or("delay_reaping", 0.0)?,
             reap_warn_after: section.seconds_or("reap_warn_after", 2_592_000.0)?,
@@ -108,16 +107,8 @@ impl AccountReaper {
         })
     }
 
-    /// Runs passes until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        run_every(self.config.interval, stop, || async {
-            self.once().await;
-        })
-        .await;
-    }
-
     /// Runs one pass over all accounts.
-    pub async fn once(self: &Arc<Self>) -> ReaperStats {
+    pub async fn pass(self: &Arc<Self>) -> ReaperStats {
         let started = Instant::now();
         *self.stats.lock() = ReaperStats::default();
         let root = self.pool.devices().to_owned();
@@ -196,5 +187,19 @@ impl AccountReaper {
 
     fn count(&self, count: impl FnOnce(&mut ReaperStats)) {
         count(&mut self.stats.lock());
+    }
+}
+
+impl Daemon for AccountReaper {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::AccountReaper
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }

@@ -19,15 +19,15 @@ pub(crate) async fn call(
     backends: &Backends,
     node: &Node,
     request: Request,
-    patience: Duration,
+    call_timeout: Duration,
 ) -> Result<(StatusCode, HeaderMap), CallError> {
     let address = node.replication_address;
     let (head, body) = backends
-        .call(address, request, patience)
+        .call(address, request, call_timeout)
         .await?
         .into_parts();
     // Drained, so that the connection can be reused.
-    let _ = timeout(patience, body.collect(RESPONSE_MAX_BYTES)).await;
+    let _ = timeout(call_timeout, body.collect(RESPONSE_MAX_BYTES)).await;
     Ok((head.status, head.headers))
 }
 
@@ -36,15 +36,15 @@ pub(crate) async fn call_for_body(
     backends: &Backends,
     node: &Node,
     request: Request,
-    patience: Duration,
+    call_timeout: Duration,
     limit: u64,
 ) -> Result<(StatusCode, Option<Bytes>), CallError> {
     let address = node.replication_address;
     let (head, body) = backends
-        .call(address, request, patience)
+        .call(address, request, call_timeout)
         .await?
         .into_parts();
-    let body = timeout(patience, body.collect(limit)).await;
+    let body = timeout(call_timeout, body.collect(limit)).await;
     Ok((head.status, body.ok().and_then(Result::ok)))
 }
 

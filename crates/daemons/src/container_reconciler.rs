@@ -23,12 +23,12 @@ use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use crate::calls;
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::internal_client::{InternalClient, InternalClientError};
 pub use config::ContainerReconcilerConfig;
 pub use entry::{DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container};
@@ -69,23 +69,9 @@ impl ContainerReconciler {
         })
     }
 
-    /// Runs passes until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let passes = async {
-            loop {
-                self.once().await;
-                sleep(self.config.interval.max(Duration::from_millis(10))).await;
-            }
-        };
-        tokio::select! {
-            () = passes => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass over the queue; returns counts by Swift's names of outcomes. Dropped half-way
     /// it leaves some objects in both policies and still queued, which the next pass finds moved.
-    pub async fn once(self: &Arc<Self>) -> BTreeMap<&'static str, u64> {
+    pub async fn pass(self: &Arc<Self>) -> BTreeMap<&'static str, u64> {
         self.stats.lock().clear();
         let mut under_way = JoinSet::new();
         // The current hour's first, even before the account lists it.
@@ -311,6 +297,20 @@ impl ContainerReconciler {
         self.count("pop_queue");
         self.ask_nodes(account, container, Method::DELETE, &path, Some(time))
             .await;
+    }
+}
+
+impl Daemon for ContainerReconciler {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ContainerReconciler
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 

@@ -18,7 +18,6 @@ mod misplaced;
 mod progress;
 mod stats;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,15 +32,14 @@ use cairn_types::{HashPath, PolicySet, Timestamp};
 use parking_lot::Mutex;
 use serde_json::{Map, json};
 use thiserror::Error;
-use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::db_replicator::{DbReplicator, OnlyThese};
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
+use crate::db_replicator::DbReplicator;
 use crate::internal_client::InternalClient;
 use crate::local::{self, blocking};
 use crate::log_limit::DeviceErrors;
 use crate::recon_cache::{CONTAINER_RECON_FILE, ReconCache};
-use crate::rounds::run_every;
 
 pub use audit::hash_container_name;
 pub use config::ContainerSharderConfig;
@@ -152,26 +150,18 @@ impl ContainerSharder {
         })
     }
 
-    /// Runs cycles until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        run_every(self.config.interval, stop, || async {
-            self.once(&OnlyThese::default()).await;
-        })
-        .await;
-    }
-
-    /// Runs one cycle over all containers, or some.
-    pub async fn once(&self, only: &OnlyThese) -> SharderStats {
+    /// Runs one pass over all containers, or some.
+    pub async fn pass(&self, only: &PassFilter) -> SharderStats {
         let (start, began) = (self.now(), Instant::now());
         *self.stats.lock() = SharderStats::default();
         let ring = self.ring();
         let devices = self.find_local(&ring).await;
         let mut reported = Instant::now();
         for device in devices {
-            if !only.devices.is_empty() && !only.devices.contains(&device.device) {
+            if !only.has_device(&device.device) {
                 continue;
             }
-            if let Err(error) = self.visit_device(&ring, &device, &only.partitions).await
+            if let Err(error) = self.visit_device(&ring, &device, only).await
                 && self.logged.is_due(&device.device, &error)
             {
                 warn!(device = device.device, %error, "the sharder cannot list this device");
@@ -246,12 +236,12 @@ impl ContainerSharder {
         &self,
         ring: &LoadedRing,
         device: &Arc<Device>,
-        only: &BTreeSet<u32>,
+        only: &PassFilter,
     ) -> std::io::Result<()> {
         let (root, name) = (self.pool.devices().to_owned(), device.device.clone());
         let partitions = blocking(move || local::partitions(&root, &name, DbKind::Container));
         for partition in partitions.await? {
-            if !only.is_empty() && !only.contains(&partition) {
+            if !only.has_partition(partition) {
                 continue;
             }
             let (root, name) = (self.pool.devices().to_owned(), device.device.clone());
@@ -414,5 +404,19 @@ impl ContainerSharder {
             .db
             .write(None, move |broker| broker.merge_shard_ranges(ranges));
         Ok(merged.await?)
+    }
+}
+
+impl Daemon for ContainerSharder {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ContainerSharder
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
     }
 }

@@ -23,11 +23,11 @@ use cairn_index::{
 use cairn_peer::Rings;
 use cairn_types::{HashPath, ObjectHash};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::internal_client::InternalClient;
 use crate::local::{blocking, folders};
 pub use config::ContainerSyncConfig;
@@ -85,26 +85,9 @@ impl ContainerSync {
         })
     }
 
-    /// Runs passes until `stop` turns true, the first at a random time.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let passes = async {
-            sleep(self.config.interval.mul_f64(rand::random())).await;
-            loop {
-                let started = Instant::now();
-                self.once().await;
-                let rest = self.config.interval.saturating_sub(started.elapsed());
-                sleep(rest.max(Duration::from_millis(10))).await;
-            }
-        };
-        tokio::select! {
-            () = passes => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass over all synced containers. Dropped half-way it leaves rows that the next pass
     /// checks again.
-    pub async fn once(self: &Arc<Self>) -> SyncStats {
+    pub async fn pass(self: &Arc<Self>) -> SyncStats {
         *self.lock() = SyncStats::default();
         let root = self.parts.pool.devices().to_owned();
         match blocking(move || linked(root)).await {
@@ -233,6 +216,20 @@ impl ContainerSync {
             policy: info.storage_policy_index,
             peer,
         }))
+    }
+}
+
+impl Daemon for ContainerSync {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ContainerSync
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval).with_random_first()
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 

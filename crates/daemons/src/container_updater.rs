@@ -31,15 +31,14 @@ use cairn_peer::{Backends, Rings};
 use cairn_types::HashPath;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
+use crate::daemon::{Cycle, Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache};
-use crate::rounds::run_every;
 use report::{Report, ReportResult};
 pub use written::{NotesWrites, Written};
 
@@ -67,7 +66,7 @@ pub struct ContainerUpdaterConfig {
     /// Maximum containers per second for each of `concurrency`; 0 is unlimited.
     pub containers_per_second: f64,
     /// Timeout of a request to an account server, including the connection.
-    pub patience: Duration,
+    pub call_timeout: Duration,
     /// Time for which an account is skipped after a failure.
     pub account_suppression_time: Duration,
     /// Requires that devices are mount points.
@@ -95,7 +94,7 @@ impl ContainerUpdaterConfig {
             interval: section.seconds_or("interval", 300.0)?,
             concurrency,
             containers_per_second,
-            patience: section.seconds_or("conn_timeout", 0.5)?
+            call_timeout: section.seconds_or("conn_timeout", 0.5)?
                 + section.seconds_or("node_timeout", 3.0)?,
             account_suppression_time: section.seconds_or("account_suppression_time", 60.0)?,
             mount_check: section.bool_or("mount_check", true),
@@ -178,18 +177,6 @@ impl ContainerUpdater {
         *self.stats.lock()
     }
 
-    /// Runs sweeps and walks until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        let interval = self.config.interval;
-        let sweeps = run_every(interval, stop.clone(), || self.sweep());
-        let between_walks = match self.has_server {
-            true => interval.max(WALK_INTERVAL),
-            false => interval,
-        };
-        let walks = run_every(between_walks, stop, || self.walk());
-        tokio::join!(sweeps, walks);
-    }
-
     /// Checks the due containers. Dropped half-way it leaves the rest to a walk.
     pub async fn sweep(self: &Arc<Self>) {
         let started = Instant::now();
@@ -215,7 +202,7 @@ impl ContainerUpdater {
     }
 
     /// Checks every container of all devices.
-    pub async fn once(self: &Arc<Self>) {
+    pub async fn pass(self: &Arc<Self>) {
         let root = self.pool.devices().to_owned();
         for device in blocking(move || folders::devices(&root))
             .await
@@ -452,6 +439,41 @@ impl ContainerUpdater {
         if suppressed.len() < SUPPRESSED_MAX {
             suppressed.insert(account, until);
         }
+    }
+}
+
+impl Daemon for ContainerUpdater {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ContainerUpdater
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { self.pass().await })
+    }
+
+    /// Sweeps and walks.
+    fn cycles(self: Arc<Self>) -> Vec<Cycle> {
+        let between_walks = match self.has_server {
+            true => self.config.interval.max(WALK_INTERVAL),
+            false => self.config.interval,
+        };
+        let (sweeping, walking) = (self.clone(), self.clone());
+        let sweep = move || -> PassFuture {
+            let updater = sweeping.clone();
+            Box::pin(async move { updater.sweep().await })
+        };
+        let walk = move || -> PassFuture {
+            let updater = walking.clone();
+            Box::pin(async move { updater.walk().await })
+        };
+        vec![
+            Cycle::new(self.schedule(), sweep),
+            Cycle::new(Schedule::from_start(between_walks), walk),
+        ]
     }
 }
 

@@ -11,17 +11,16 @@ use cairn_formats::ini::{ConfError, Section};
 use cairn_index::{DbKey, DbKind, DriveCheck, IndexError, IndexPool};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::local::{self, blocking};
 use crate::log_limit::DeviceErrors;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{
     ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
 };
-use crate::rounds::run_every;
 
 /// Interval of reports to monitoring, after which counts restart at 0, as in Swift. They are
 /// reported at each pass's end as well: most passes end sooner, and Swift's show nothing then.
@@ -106,16 +105,8 @@ impl DbAuditor {
         })
     }
 
-    /// Runs passes until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        run_every(self.config.interval, stop, || async {
-            self.once().await;
-        })
-        .await;
-    }
-
     /// Runs one pass over all databases.
-    pub async fn once(&self) -> AuditStats {
+    pub async fn pass(&self) -> AuditStats {
         let started = Instant::now();
         let mut stats = AuditStats::default();
         let mut pace = Pace::new(self.config.per_second);
@@ -241,6 +232,23 @@ impl DbAuditor {
         entries.insert(format!("{kind}_audits_passed"), json!(stats.passes));
         entries.insert(format!("{kind}_audits_failed"), json!(stats.failures));
         entries
+    }
+}
+
+impl Daemon for DbAuditor {
+    fn kind(&self) -> DaemonKind {
+        match self.config.kind {
+            DbKind::Account => DaemonKind::AccountAuditor,
+            DbKind::Container => DaemonKind::ContainerAuditor,
+        }
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 

@@ -15,7 +15,7 @@ mod stats;
 mod tests;
 mod whole;
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_ring::Device;
 use cairn_types::{HashPath, PolicySet, Timestamp};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, error, info, warn};
 
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::local::{self, blocking};
 use crate::log_limit::DeviceErrors;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, ReconCache};
-use crate::rounds::run_every;
 
 pub use config::{DbReplicatorConfig, WholeDatabases};
 pub(crate) use config::{default_port, own_address};
@@ -58,13 +58,6 @@ pub struct DbReplicator {
     /// Queues of misplaced objects changed by this pass.
     reconcilers: Mutex<HashSet<DbKey>>,
     logged: DeviceErrors,
-}
-
-/// Restriction of a pass; empty sets impose none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OnlyThese {
-    pub devices: BTreeSet<String>,
-    pub partitions: BTreeSet<u32>,
 }
 
 /// A database to replicate in a pass.
@@ -101,21 +94,8 @@ impl DbReplicator {
         })
     }
 
-    /// Runs passes until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        run_every(self.config.interval, stop, || async {
-            self.once().await;
-        })
-        .await;
-    }
-
-    /// Runs one pass over all databases.
-    pub async fn once(self: &Arc<Self>) -> ReplicationStats {
-        self.once_of(&OnlyThese::default()).await
-    }
-
-    /// Runs one restricted pass: `--devices`, `--partitions`.
-    pub async fn once_of(self: &Arc<Self>, only: &OnlyThese) -> ReplicationStats {
+    /// Runs one pass.
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReplicationStats {
         let start = self.now();
         *self.stats.lock() = ReplicationStats::default();
         let ring = self.ring();
@@ -192,7 +172,7 @@ impl DbReplicator {
     }
 
     /// This node's devices within the restriction.
-    fn devices(&self, ring: &LoadedRing, only: &OnlyThese) -> Vec<Arc<Device>> {
+    fn devices(&self, ring: &LoadedRing, only: &PassFilter) -> Vec<Arc<Device>> {
         let mut devices = self.config.own.replicated_devices(ring);
         if devices.is_empty() {
             error!(
@@ -202,9 +182,7 @@ impl DbReplicator {
                  its replication_ip and replication_port"
             );
         }
-        if !only.devices.is_empty() {
-            devices.retain(|device| only.devices.contains(&device.device));
-        }
+        devices.retain(|device| only.has_device(&device.device));
         devices
     }
 
@@ -213,7 +191,7 @@ impl DbReplicator {
         self: &Arc<Self>,
         ring: &Arc<LoadedRing>,
         devices: Vec<Arc<Device>>,
-        only: &OnlyThese,
+        only: &PassFilter,
     ) -> mpsc::Receiver<Job> {
         let (tell, found) = mpsc::channel(FOUND_MAX);
         for device in devices {
@@ -235,7 +213,7 @@ impl DbReplicator {
         &self,
         ring: &LoadedRing,
         device: &Device,
-        only: &OnlyThese,
+        only: &PassFilter,
         tell: mpsc::Sender<Job>,
     ) -> std::io::Result<()> {
         let (root, kind) = (self.pool.devices().to_owned(), self.config.kind);
@@ -248,10 +226,9 @@ impl DbReplicator {
         .await?;
         self.shuffle(&mut partitions);
         for partition in partitions {
-            let unwanted = !only.partitions.is_empty() && !only.partitions.contains(&partition);
             let primaries = || ring.ring().primaries(partition);
             let is_primary = || primaries().iter().any(|p| p.device.id == device.id);
-            if unwanted || (self.config.handoffs_only && is_primary()) {
+            if !only.has_partition(partition) || (self.config.handoffs_only && is_primary()) {
                 continue;
             }
             let (root, name) = (root.clone(), name.clone());
@@ -471,6 +448,23 @@ impl DbReplicator {
             ),
             Err(error) => warn!(hash = db.key().hash.hex(), %error, "a misplaced database stays"),
         }
+    }
+}
+
+impl Daemon for DbReplicator {
+    fn kind(&self) -> DaemonKind {
+        match self.config.kind {
+            DbKind::Account => DaemonKind::AccountReplicator,
+            DbKind::Container => DaemonKind::ContainerReplicator,
+        }
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
     }
 }
 

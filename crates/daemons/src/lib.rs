@@ -16,9 +16,9 @@
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
 //! | [`AccountReaper`] | `account-reaper` | empties deleted accounts |
 //!
-//! Each is constructed from its configuration, read from the section, and its dependencies; `run`
-//! continues until stopped, `once` (`sweep`) is one pass. [`ReconCache`] writes data for monitoring
-//! to files.
+//! Each is constructed from its configuration, read from the section, and its dependencies; `pass` is
+//! one pass. Programs know them as [`Daemon`]s, which [`daemon::run`] repeats until they are stopped.
+//! [`ReconCache`] writes data for monitoring to files.
 //!
 //! Daemons access disks through `cairn-disk` and databases through `cairn-index`, on the devices'
 //! own threads, and other servers through `cairn-peer`. They run inside a server's process, or as
@@ -31,25 +31,28 @@ pub mod container_reconciler;
 pub mod container_sharder;
 pub mod container_sync;
 pub mod container_updater;
+pub mod daemon;
 pub mod db_auditor;
 pub mod db_replicator;
 pub mod internal_client;
 mod local;
+mod lockup;
 mod log_limit;
 pub mod object_auditor;
 pub mod object_expirer;
+mod object_pass;
 pub mod object_reconstructor;
 pub mod object_replicator;
 pub mod object_updater;
 mod pace;
 mod progress;
+mod rebuild;
 pub mod recon_cache;
 pub mod rekey;
-mod rounds;
+mod session_permits;
 mod ssync;
 #[cfg(test)]
 mod testing;
-mod turns;
 
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_reconciler::{ContainerReconciler, ContainerReconcilerConfig, ReconcilerParts};
@@ -59,19 +62,19 @@ pub use container_sharder::{
 };
 pub use container_sync::{ContainerSync, ContainerSyncConfig, SyncParts, SyncStats};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
+pub use daemon::{Daemon, DaemonKind, PassFilter};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
-pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};
+pub use db_replicator::{DbReplicator, DbReplicatorConfig, WholeDatabases};
 pub use internal_client::{InternalClient, InternalClientError};
 pub use local::OwnAddress;
 pub use object_auditor::{
-    AuditOnly, AuditStats, AuditorConfig, AuditorParts, DarkData, DarkDataAction, DarkDataConfig,
+    AuditStats, AuditorConfig, AuditorParts, DarkData, DarkDataAction, DarkDataConfig,
     ObjectAuditor,
 };
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
+pub use object_pass::{PassConfig, ReplicatorParts};
 pub use object_reconstructor::{ObjectReconstructor, ReconstructionStats, ReconstructorConfig};
-pub use object_replicator::{
-    ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,
-};
+pub use object_replicator::{ObjectReplicator, ReplicationStats, ReplicatorConfig};
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
 pub use progress::Progress;
 pub use recon_cache::ReconCache;

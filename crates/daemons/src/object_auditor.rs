@@ -16,30 +16,20 @@ mod stats;
 mod walk;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cairn_disk::{Devices, Engines};
 use cairn_http::{Clock, own_thread};
 use cairn_types::PolicySet;
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
+use crate::daemon::{Cycle, Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::AuditorConfig;
 pub use dark_data::{DarkData, DarkDataAction, DarkDataConfig};
 pub use stats::AuditStats;
 use walk::{Kind, Walk};
-
-/// Restriction of a pass, from `--devices` and `--zero_byte_fps`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct AuditOnly {
-    /// Names of devices; empty for all.
-    pub devices: Vec<String>,
-    /// Only opens objects, at this rate per second, and reads no content.
-    pub zero_byte_fps: Option<f64>,
-}
 
 /// Dependencies of the auditor.
 #[derive(Clone)]
@@ -57,6 +47,8 @@ pub struct ObjectAuditor {
     parts: AuditorParts,
     recon: ReconCache,
     watcher: Option<DarkData>,
+    /// Set once entries of earlier processes are removed.
+    forgotten: OnceCell<()>,
 }
 
 impl ObjectAuditor {
@@ -76,32 +68,12 @@ impl ObjectAuditor {
             config,
             parts,
             watcher,
+            forgotten: OnceCell::new(),
         })
     }
 
-    /// Runs both walks repeatedly, with `interval` between two of a kind, until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let rest = self.config.interval.max(Duration::from_millis(10));
-        self.forget().await;
-        let only = AuditOnly::default();
-        let again = |kind: Kind| {
-            let (auditor, only) = (self.clone(), only.clone());
-            async move {
-                loop {
-                    auditor.clone().walk_all(kind, &only).await;
-                    sleep(rest).await;
-                }
-            }
-        };
-        tokio::select! {
-            () = again(Kind::All) => {}
-            () = again(self.zero_byte_kind()), if self.config.zero_byte_files_per_second > 0.0 => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs each walk once; returns the total.
-    pub async fn once(self: &Arc<Self>, only: &AuditOnly) -> AuditStats {
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> AuditStats {
         self.forget().await;
         if let Some(rate) = only.zero_byte_fps {
             return self.clone().walk_all(Kind::ZeroByte(rate), only).await;
@@ -129,11 +101,11 @@ impl ObjectAuditor {
     }
 
     /// Runs one walk over all devices, `concurrency` of them concurrently if that is more than one.
-    async fn walk_all(self: Arc<Self>, kind: Kind, only: &AuditOnly) -> AuditStats {
+    async fn walk_all(self: Arc<Self>, kind: Kind, only: &PassFilter) -> AuditStats {
         let devices = self.parts.devices.clone();
         let names = own_thread::blocking(move || devices.names()).await;
         let mut names = names.unwrap_or_default();
-        names.retain(|name| only.devices.is_empty() || only.devices.contains(name));
+        names.retain(|name| only.has_device(name));
         let workers = match kind {
             Kind::All => self.config.concurrency,
             Kind::ZeroByte(_) => 1,
@@ -157,6 +129,39 @@ impl ObjectAuditor {
             add(&mut total, Some(done));
         }
         total
+    }
+}
+
+impl Daemon for ObjectAuditor {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectAuditor
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
+    }
+
+    /// The two walks, each with `interval` between two of them.
+    fn cycles(self: Arc<Self>) -> Vec<Cycle> {
+        let mut kinds = vec![Kind::All];
+        if self.config.zero_byte_files_per_second > 0.0 {
+            kinds.push(self.zero_byte_kind());
+        }
+        let cycle = |kind| {
+            let auditor = self.clone();
+            Cycle::new(self.schedule(), move || {
+                let auditor = auditor.clone();
+                Box::pin(async move {
+                    auditor.forgotten.get_or_init(|| auditor.forget()).await;
+                    auditor.clone().walk_all(kind, &PassFilter::default()).await;
+                })
+            })
+        };
+        kinds.into_iter().map(cycle).collect()
     }
 }
 

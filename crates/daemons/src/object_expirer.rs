@@ -20,12 +20,12 @@ use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::calls;
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::internal_client::{InternalClient, InternalClientError};
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
@@ -83,28 +83,9 @@ impl ObjectExpirer {
         *self.stats.lock()
     }
 
-    /// Runs passes until `stop` turns true. They begin at random times, as a cluster's expirers are
-    /// started together.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let passes = async {
-            sleep(self.config.interval.mul_f64(rand::random())).await;
-            loop {
-                let started = Instant::now();
-                self.once().await;
-                let rest = self.config.interval.saturating_sub(started.elapsed());
-                let rest = rest.mul_f64(rand::random());
-                sleep(rest.max(Duration::from_millis(10))).await;
-            }
-        };
-        tokio::select! {
-            () = passes => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass over the queue. Dropped half-way it leaves some objects deleted and still
     /// queued, which the next pass finds gone.
-    pub async fn once(self: &Arc<Self>) -> ExpirerStats {
+    pub async fn pass(self: &Arc<Self>) -> ExpirerStats {
         if !self.config.dequeue_from_legacy {
             info!("this expirer works on no queue: dequeue_from_legacy is not set");
             return ExpirerStats::default();
@@ -320,6 +301,20 @@ impl ObjectExpirer {
             });
         }
         while calls.join_next().await.is_some() {}
+    }
+}
+
+impl Daemon for ObjectExpirer {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectExpirer
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval).with_random_times()
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 

@@ -5,31 +5,26 @@
 //! handed over and then removed.
 //!
 //! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
-//! a time on each; each partition waits while operations queue for its device.
+//! a time on each (`object_pass.rs`); each partition waits while operations queue for its device.
 
 mod config;
 mod jobs;
 mod pass;
-mod rebuild;
 mod revert;
 mod sync;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cairn_http::Clock;
 use serde_json::{Map, Value, json};
-use tokio::sync::watch;
-use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::log_limit::DeviceErrors;
-use crate::object_replicator::{Only, ReplicatorParts};
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
+use crate::object_pass::{PassContext, ReplicatorParts};
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::ReconstructorConfig;
-use pass::Pass;
-pub(crate) use rebuild::{RebuildError, Rebuilder};
+use pass::{Pass, Reconstruction};
 
 /// Counts of one pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,53 +46,29 @@ pub struct ReconstructionStats {
 /// The daemon, for all devices of one object server.
 pub struct ObjectReconstructor {
     config: ReconstructorConfig,
-    parts: ReplicatorParts,
+    context: PassContext,
     recon: ReconCache,
-    progress: Arc<Progress>,
-    logged: DeviceErrors,
 }
 
 impl ObjectReconstructor {
     pub fn new(config: ReconstructorConfig, parts: ReplicatorParts) -> Arc<Self> {
         Arc::new(ObjectReconstructor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
-            progress: Arc::default(),
-            logged: DeviceErrors::default(),
+            context: PassContext::new(parts),
             config,
-            parts,
         })
     }
 
-    /// Progress of the current pass.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
     fn clock(&self) -> &Clock {
-        &self.parts.clock
-    }
-
-    /// Runs passes, with `interval` between them, until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let rest = self.config.interval.max(Duration::from_millis(10));
-        let only = Only::default();
-        let rounds = async {
-            loop {
-                self.once(&only).await;
-                sleep(rest).await;
-            }
-        };
-        tokio::select! {
-            () = rounds => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
+        &self.context.parts.clock
     }
 
     /// Runs one pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
-    pub async fn once(self: &Arc<Self>, only: &Only) -> ReconstructionStats {
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReconstructionStats {
         let started = self.clock().now();
-        let pass = Arc::new(Pass::new(self.clone(), only.clone()));
-        let stats = pass.run().await;
+        let work = Reconstruction::new(self.clone());
+        let (mut stats, remaining) = Pass::run(work, only.clone()).await;
+        stats.handoffs_remaining = remaining;
         let ended = self.clock().now();
         let minutes = (ended.as_f64() - started.as_f64()) / 60.0;
         info!(
@@ -121,6 +92,24 @@ impl ObjectReconstructor {
             self.recon.update(recon).await;
         }
         stats
+    }
+}
+
+impl Daemon for ObjectReconstructor {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectReconstructor
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.pass.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
+    }
+
+    fn progress(&self) -> Option<Arc<Progress>> {
+        Some(self.context.progress.clone())
     }
 }
 

@@ -2,10 +2,9 @@
 //! differences, by SSYNC or by `rsync`; hands over misplaced partitions and removes them.
 //!
 //! All of this server's devices in the ring are processed concurrently, `concurrency` partitions at
-//! a time on each. Clients precede background work on each device.
+//! a time on each (`object_pass.rs`). Clients precede background work on each device.
 
 mod config;
-pub(crate) mod jobs;
 mod pass;
 mod revert;
 mod rsync;
@@ -14,63 +13,27 @@ mod update;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use cairn_disk::{Devices, Engines};
-use cairn_http::{Clock, own_thread};
-use cairn_peer::{Backends, Rings};
-use cairn_types::PolicySet;
-use tokio::sync::watch;
-use tokio::time::sleep;
+use cairn_http::own_thread;
 use tracing::info;
 
-use crate::log_limit::DeviceErrors;
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
+use crate::object_pass::{PassContext, ReplicatorParts};
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
-use pass::Pass;
-pub(crate) use revert::lock_partition;
+use pass::{Pass, Replication};
 pub use stats::ReplicationStats;
 
 /// Passes within which each partition is searched for suffixes missing from `hashes.pkl`.
 const SEARCH_CYCLE_PASSES: u32 = 10;
 
-/// Restriction of a pass; empty lists impose none. From `--devices`, `--partitions`, `--policies`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Only {
-    /// Names of devices.
-    pub devices: Vec<String>,
-    pub partitions: Vec<u32>,
-    /// Indices of storage policies.
-    pub policies: Vec<u32>,
-}
-
-impl Only {
-    pub fn is_everything(&self) -> bool {
-        self == &Only::default()
-    }
-}
-
-/// Dependencies of the replicator.
-#[derive(Clone)]
-pub struct ReplicatorParts {
-    /// The engine of each policy, shared with the object server of these devices.
-    pub engines: Engines,
-    pub policies: Arc<PolicySet>,
-    pub rings: Arc<Rings>,
-    pub devices: Arc<Devices>,
-    pub backends: Arc<Backends>,
-    pub clock: Clock,
-}
-
 /// The daemon, for all devices of one object server.
 pub struct ObjectReplicator {
     config: ReplicatorConfig,
-    parts: ReplicatorParts,
+    context: PassContext,
     recon: ReconCache,
     cycle: AtomicU32,
-    progress: Arc<Progress>,
-    logged: DeviceErrors,
 }
 
 impl ObjectReplicator {
@@ -78,42 +41,22 @@ impl ObjectReplicator {
         Arc::new(ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             cycle: AtomicU32::new(own_thread::random() as u32 % SEARCH_CYCLE_PASSES),
-            progress: Arc::default(),
-            logged: DeviceErrors::default(),
+            context: PassContext::new(parts),
             config,
-            parts,
         })
     }
 
-    /// Progress of the current pass.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
-    /// Runs passes, with `interval` between them, until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let rest = self.config.interval.max(Duration::from_millis(10));
-        let only = Only::default();
-        let rounds = async {
-            loop {
-                self.once(&only).await;
-                sleep(rest).await;
-            }
-        };
-        tokio::select! {
-            () = rounds => {}
-            _ = stop.wait_for(|s| *s) => {}
-        }
-    }
-
     /// Runs one pass. Dropped half-way it leaves every partition usable, and handed over or not.
-    pub async fn once(self: &Arc<Self>, only: &Only) -> ReplicationStats {
-        let started = self.parts.clock.now();
+    pub async fn pass(self: &Arc<Self>, only: &PassFilter) -> ReplicationStats {
+        let started = self.context.parts.clock.now();
         let cycle =
             self.cycle.fetch_add(1, Ordering::Relaxed).wrapping_add(1) % SEARCH_CYCLE_PASSES;
-        let pass = Arc::new(Pass::new(self.clone(), only.clone(), cycle));
-        let stats = pass.clone().run().await;
-        let ended = self.parts.clock.now();
+        let work = Replication {
+            replicator: self.clone(),
+            cycle,
+        };
+        let (stats, _) = Pass::run(work, only.clone()).await;
+        let ended = self.context.parts.clock.now();
         let minutes = (ended.as_f64() - started.as_f64()) / 60.0;
         info!(
             minutes,
@@ -129,6 +72,24 @@ impl ObjectReplicator {
                 .await;
         }
         stats
+    }
+}
+
+impl Daemon for ObjectReplicator {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectReplicator
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_end(self.config.pass.interval)
+    }
+
+    fn once(self: Arc<Self>, only: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass(&only).await })
+    }
+
+    fn progress(&self) -> Option<Arc<Progress>> {
+        Some(self.context.progress.clone())
     }
 }
 

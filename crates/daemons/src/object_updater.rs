@@ -23,16 +23,15 @@ use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use parking_lot::Mutex;
 use serde_json::{Map, json};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::calls;
+use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
-use crate::rounds::run_every;
 use limiter::Limiter;
 use oldest::Oldest;
 
@@ -144,15 +143,9 @@ impl ObjectUpdater {
         *self.stats.lock()
     }
 
-    /// Runs a sweep at every interval until `stop` turns true.
-    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        let interval = self.config.interval;
-        run_every(interval, stop, || async { _ = self.sweep().await }).await;
-    }
-
     /// Walks all devices once. Dropped half-way it leaves every update unchanged, or accepted by
     /// some and not yet recorded; sending again is harmless.
-    pub async fn sweep(self: &Arc<Self>) -> SweepStats {
+    pub async fn pass(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
         let until = started + self.config.interval;
         *self.stats.lock() = SweepStats::default();
@@ -441,8 +434,8 @@ impl ObjectUpdater {
                 continue;
             }
             let request = request(&node, partition, &update.op, &path, &headers);
-            let (backends, patience) = (self.backends.clone(), self.config.node_timeout);
-            calls.spawn(async move { (id, call(&backends, &node, request, patience).await) });
+            let (backends, call_timeout) = (self.backends.clone(), self.config.node_timeout);
+            calls.spawn(async move { (id, call(&backends, &node, request, call_timeout).await) });
         }
         let (mut news, mut failed, mut redirect) = (false, false, None::<(String, Timestamp)>);
         while let Some(answer) = calls.join_next().await {
@@ -475,6 +468,20 @@ impl ObjectUpdater {
             }
             None => Sent::ToSome { news },
         }
+    }
+}
+
+impl Daemon for ObjectUpdater {
+    fn kind(&self) -> DaemonKind {
+        DaemonKind::ObjectUpdater
+    }
+
+    fn schedule(&self) -> Schedule {
+        Schedule::from_start(self.config.interval)
+    }
+
+    fn once(self: Arc<Self>, _: PassFilter) -> PassFuture {
+        Box::pin(async move { _ = self.pass().await })
     }
 }
 
@@ -531,8 +538,13 @@ fn request(node: &Node, partition: u32, op: &str, path: &str, headers: &HeaderMa
     request
 }
 
-async fn call(backends: &Backends, node: &Node, request: Request, patience: Duration) -> Answer {
-    let (status, headers) = match calls::call(backends, node, request, patience).await {
+async fn call(
+    backends: &Backends,
+    node: &Node,
+    request: Request,
+    call_timeout: Duration,
+) -> Answer {
+    let (status, headers) = match calls::call(backends, node, request, call_timeout).await {
         Ok(answer) => answer,
         Err(error) => {
             info!(node = node.name(), %error, "container update failed");

@@ -30,8 +30,8 @@ use tokio::time::timeout;
 use tracing::{debug, warn};
 
 use crate::calls;
-use crate::object_reconstructor::{RebuildError, Rebuilder};
-use crate::turns::SessionPermits;
+use crate::rebuild::{RebuildError, Rebuilder};
+use crate::session_permits::SessionPermits;
 
 /// Maximum size in bytes of objects that are read whole before they are sent.
 const INLINE_MAX_BYTES: u64 = 64 << 10;
@@ -532,10 +532,10 @@ impl<'a> SsyncSession<'a> {
     }
 
     async fn hand_over(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
-        let patience = self.context.node_timeout;
-        match timeout(patience, self.sender.send(bytes)).await {
+        let node_timeout = self.context.node_timeout;
+        match timeout(node_timeout, self.sender.send(bytes)).await {
             Ok(true) => Ok(()),
-            Err(_) => Err(SsyncError::Stuck(patience)),
+            Err(_) => Err(SsyncError::Stuck(node_timeout)),
             // The receiver reports its reason before it stops reading.
             Ok(false) => match self.receive_line().await {
                 Ok(line) if line.is_empty() => match self.receive_line().await {
@@ -579,8 +579,8 @@ impl<'a> SsyncSession<'a> {
         }
         self.sender.finish().await;
         // Drained, so that the connection can be reused.
-        let patience = self.context.node_timeout;
-        let _ = timeout(patience, self.answer.drain()).await;
+        let node_timeout = self.context.node_timeout;
+        let _ = timeout(node_timeout, self.answer.drain()).await;
         Ok(())
     }
 }

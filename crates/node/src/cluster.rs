@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
+use cairn_assembly::Common;
 use cairn_formats::swift_conf::SwiftConf;
-use cairn_http::SwiftInfo;
-use cairn_peer::Rings;
+use cairn_http::{Clock, SwiftInfo};
+use cairn_peer::{Backends, Rings};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
 /// Content of one `swift_dir`.
@@ -34,6 +35,17 @@ impl Cluster {
             constraints: self.constraints.clone(),
             swift_info: Arc::default(),
             rings: self.rings.clone(),
+        }
+    }
+
+    /// Parts of all servers and daemons of this cluster.
+    pub(crate) fn common(&self, backends: &Arc<Backends>, clock: &Clock) -> Common {
+        Common {
+            hash_path: self.hash_path.clone(),
+            policies: self.policies.clone(),
+            constraints: self.constraints.clone(),
+            backends: backends.clone(),
+            clock: clock.clone(),
         }
     }
 

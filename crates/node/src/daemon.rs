@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+pub use cairn_assembly::DaemonOptions;
+use cairn_daemons::Daemon;
+pub use cairn_daemons::PassFilter;
 use cairn_formats::ini::Section;
 use cairn_http::Clock;
 use cairn_peer::Backends;
@@ -16,12 +19,13 @@ use tracing::info;
 use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
-use crate::daemons::{self, Daemon, DaemonContext, Narrowed};
+use crate::daemons;
 use crate::engines::EngineModules;
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::notify;
+use crate::parts::PartsContext;
 use crate::priority::Priority;
 use crate::privileges;
 use crate::progress_bar;
@@ -47,7 +51,9 @@ pub struct Called {
     pub once: bool,
     /// Keeps the log on standard error.
     pub verbose: bool,
-    pub narrowed: Narrowed,
+    /// Restriction of the pass of `once`.
+    pub only: PassFilter,
+    pub options: DaemonOptions,
 }
 
 /// Runs until a signal, or for one pass.
@@ -68,7 +74,7 @@ pub fn run(called: &Called) -> Result<()> {
     // Detaches from the terminal, like Swift's daemons.
     let _ = rustix::process::setsid();
     let place = Place::read(&section);
-    if place.exclusive_databases && called.kind.role() != Role::Object {
+    if place.exclusive_databases && Role::beside(called.kind) != Role::Object {
         let remedy = "its server keeps other processes out of its databases: remove the option and \
                       restart the server, or let the server run this daemon (cairn serve)";
         return Err(section.bad("exclusive_databases", remedy).into());
@@ -92,7 +98,7 @@ pub fn run(called: &Called) -> Result<()> {
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();
-        let context = DaemonContext {
+        let context = PartsContext {
             clusters: &mut clusters,
             storage: &mut storage,
             backends: &Backends::with_tls(
@@ -103,11 +109,10 @@ pub fn run(called: &Called) -> Result<()> {
             written: None,
             conf: &called.conf,
         };
-        daemons::make(called.kind, &section, &called.narrowed, context)
+        daemons::make(called.kind, &section, &called.options, context)
             .with_context(|| called.conf.display().to_string())?
     };
-    let ended = runtime.block_on(work(&daemon, once, called.verbose, &clusters));
-    drop(daemon);
+    let ended = runtime.block_on(work(daemon, called, once, &clusters));
     runtime.shutdown_timeout(DETACHED_TASKS_TIMEOUT);
     storage.close();
     drop(lock);
@@ -130,26 +135,32 @@ fn section(path: &Path, kind: DaemonKind) -> Result<Section> {
     Ok(conf.section(kind.name())?)
 }
 
-async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -> Result<()> {
+async fn work(
+    daemon: Arc<dyn Daemon>,
+    called: &Called,
+    once: bool,
+    clusters: &Clusters,
+) -> Result<()> {
+    let (kind, verbose) = (called.kind, called.verbose);
     let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
     // A verbose pass reports progress in the log.
     let shown = match once && !verbose {
-        true => daemon.progress.clone().zip(progress_bar::terminal()),
+        true => daemon.progress().zip(progress_bar::terminal()),
         false => None,
     };
     stdio::close(verbose);
     notify::send_state(notify::READY);
-    info!(daemon = daemon.kind.name(), once, "started");
+    info!(daemon = kind.name(), once, "started");
     let (stop_sender, stop) = watch::channel(false);
     let mut tasks = JoinSet::new();
     if once {
-        tasks.spawn(daemon.once());
+        tasks.spawn(daemon.once(called.only.clone()));
     } else {
-        daemon.start(&mut tasks, stop);
+        tasks.spawn(cairn_daemons::daemon::run(daemon, stop));
     }
     let rings = tokio::spawn(follow_rings(clusters.iter().cloned().collect()));
     let began = Instant::now();
-    let what = daemon.kind.name();
+    let what = kind.name();
     let bar = shown.as_ref().and_then(|(progress, terminal)| {
         let terminal = terminal.try_clone().ok()?;
         Some(tokio::spawn(progress_bar::show(

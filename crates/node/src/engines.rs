@@ -10,12 +10,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use cairn_disk::{Devices, DiskFileEngine, Engine, Engines};
-use cairn_formats::ini::Section;
+use cairn_disk::{Devices, DiskFileConfig, DiskFileEngine, Engine, Engines};
+use cairn_formats::ini::{ConfError, Section};
 use cairn_pebbles::{PebblesConfig, PebblesEngine, Stores};
 use cairn_types::{HashPath, PolicyKind, PolicySet, StoragePolicy};
 
-use crate::backends;
 use crate::cluster::Cluster;
 
 const REPLICATION: &str = "egg:swift#replication.fs";
@@ -180,9 +179,31 @@ fn module(name: &'static str, serves: Serves, engine: &'static str, make: Make) 
 }
 
 fn diskfile(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
-    let config = backends::diskfile(parts.section)?;
+    let config = diskfile_config(parts.section)?;
     let engine = DiskFileEngine::new(parts.hash_path.clone(), parts.policies, config);
     Ok(Arc::new(engine))
+}
+
+/// Options of `diskfile`, of a server or daemon.
+fn diskfile_config(section: &Section) -> Result<DiskFileConfig, ConfError> {
+    let defaults = DiskFileConfig::default();
+    let percent = section.f64_or("etag_validate_pct", defaults.etag_validate_pct)?;
+    if !(0.0..=100.0).contains(&percent) {
+        return Err(section.bad("etag_validate_pct", "expected 0 to 100"));
+    }
+    let megabytes = section.u64_or("mb_per_sync", defaults.bytes_per_sync >> 20)?;
+    Ok(DiskFileConfig {
+        reclaim_age: section.seconds_or("reclaim_age", defaults.reclaim_age.as_secs_f64())?,
+        commit_window: section.seconds_or("commit_window", defaults.commit_window.as_secs_f64())?,
+        keep_cache_size: section.u64_or("keep_cache_size", defaults.keep_cache_size)?,
+        etag_validate_pct: percent,
+        etag_recheck_interval: section.seconds_or(
+            "etag_recheck_interval",
+            defaults.etag_recheck_interval.as_secs_f64(),
+        )?,
+        bytes_per_sync: megabytes.saturating_mul(1 << 20),
+        direct_io_from: section.u64_or("direct_io_from", defaults.direct_io_from)?,
+    })
 }
 
 fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {

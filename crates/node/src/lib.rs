@@ -6,7 +6,6 @@
 //! files, ports, locks, signals, threads, and their order.
 
 mod backend_tls;
-mod backends;
 mod background;
 pub mod cluster;
 pub mod conf;
@@ -25,6 +24,7 @@ pub mod logging;
 pub mod memory;
 mod notify;
 mod options;
+mod parts;
 mod per_port;
 mod pid_file;
 mod pipeline;

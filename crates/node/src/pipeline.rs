@@ -1,10 +1,17 @@
-//! Construction of a pipeline: the conf's filters around its application, in the conf's order.
+//! Construction of a pipeline: the conf's filters around its application, a proxy or another server,
+//! in the conf's order.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use cairn_assembly::ProxyOptions;
 use cairn_http::{Clock, Handler, InfoSource};
 use cairn_middleware::{CrossOrigin, FilterEnv, Filters, Logins, NoInfo, Random};
+use cairn_peer::Backends;
+use cairn_proxy::Proxy;
+use cairn_types::PolicyIndex;
 use tracing::info;
 
 use crate::cluster::Cluster;
@@ -76,6 +83,55 @@ pub(crate) fn with_required(conf: &ServerConf) -> Vec<Filter> {
         filters.insert(index.min(filters.len()), filter);
     }
     filters
+}
+
+/// The application at the end of a proxy's pipeline.
+pub(crate) fn proxy(
+    conf: &ServerConf,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Arc<Proxy>> {
+    let mut policy_sections = BTreeMap::new();
+    for name in conf.conf.section_names() {
+        let Some(index) = name.strip_prefix("proxy-server:policy:") else {
+            continue;
+        };
+        let known = index.trim().parse().ok().map(PolicyIndex);
+        let known = known.filter(|index| cluster.policies.by_index(*index).is_some());
+        let Some(index) = known else {
+            let path = conf.path.display();
+            bail!("{path}: [{name}]: swift.conf has no policy with this index");
+        };
+        policy_sections.insert(index, conf.conf.section(name)?);
+    }
+    let options = ProxyOptions {
+        section: conf.app.clone(),
+        policy_sections,
+        swift_info: cluster.swift_info.clone(),
+    };
+    let common = cluster.common(backends, clock);
+    cairn_assembly::proxy(options, &common, cluster.rings()?)
+}
+
+/// The pipeline of a conf, without the filters that clients would need.
+pub(crate) fn read_pipeline(
+    path: &Path,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Handler> {
+    let conf = ServerConf::load(path)?;
+    if conf.role != Role::Proxy {
+        bail!("this is the conf of {}, not of a proxy", conf.role);
+    }
+    if conf.filters.iter().any(|f| f.entry_point == "gatekeeper") {
+        bail!("gatekeeper is for clients: remove it from the pipeline");
+    }
+    let cluster = &cluster.apart();
+    let proxy = proxy(&conf, cluster, backends, clock)?;
+    let env = filter_env(cluster, Some(proxy.clone()), clock.clone());
+    around(&conf.filters, proxy, &env)
 }
 
 #[cfg(test)]

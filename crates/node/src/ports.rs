@@ -104,9 +104,9 @@ impl Ports {
             if self.open.contains_key(address) {
                 continue;
             }
-            let patience = std::time::Duration::ZERO;
+            let bind_timeout = std::time::Duration::ZERO;
             let once = ServerSettings {
-                bind_timeout: patience,
+                bind_timeout,
                 ..settings.clone()
             };
             match listen::listen_at(conf, &once, *address) {

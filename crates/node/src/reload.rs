@@ -26,7 +26,7 @@ const TIMED_OUT: u8 = 128 + 110;
 pub struct Called {
     pub pid: i32,
     /// Timeout for the restarted server to serve; `None` does not wait.
-    pub patience: Option<Duration>,
+    pub wait_timeout: Option<Duration>,
     pub verbose: bool,
 }
 
@@ -103,7 +103,9 @@ fn reload(called: &Called) -> Result<String, ReloadError> {
     if !is_conf_good(&server) {
         return Err(ReloadError::BadConf);
     }
-    let listening = called.patience.map(|patience| listen(called.pid, patience));
+    let listening = called
+        .wait_timeout
+        .map(|wait_timeout| listen(called.pid, wait_timeout));
     let listening = listening
         .transpose()
         .map_err(|error| ReloadError::NoSocket(error.to_string()))?;
@@ -192,9 +194,9 @@ fn executable(pid: Pid) -> Option<PathBuf> {
     Some(Path::new(text.strip_suffix(" (deleted)").unwrap_or(text)).to_owned())
 }
 
-fn listen(pid: i32, patience: Duration) -> io::Result<UnixDatagram> {
+fn listen(pid: i32, wait_timeout: Duration) -> io::Result<UnixDatagram> {
     let socket = UnixDatagram::bind_addr(&notify::own_address(pid.unsigned_abs())?)?;
-    socket.set_read_timeout(Some(patience.max(Duration::from_millis(1))))?;
+    socket.set_read_timeout(Some(wait_timeout.max(Duration::from_millis(1))))?;
     Ok(socket)
 }
 

@@ -248,7 +248,7 @@ fn lock_folders(servers: &[Server]) -> Result<Vec<FolderLock>> {
     for (conf, settings) in servers {
         wanted.extend(lock_of(conf, settings));
         for kind in DaemonKind::ALL {
-            if conf.role == kind.role() && conf.daemon(kind.name()).is_some() {
+            if conf.role == Role::beside(kind) && conf.daemon(kind.name()).is_some() {
                 wanted.insert((settings.place.devices.clone(), kind.name().to_owned()));
             }
         }
@@ -325,7 +325,7 @@ async fn serve_all(
     let rings = tokio::spawn(follow_rings(services.registrar(servers)));
     let mut daemons = JoinSet::new();
     for daemon in services.daemons() {
-        daemon.start(&mut daemons, stop.clone());
+        daemons.spawn(cairn_daemons::daemon::run(daemon.clone(), stop.clone()));
     }
     upkeep::start(services.maintained(), &mut daemons, &stop);
     if let Some(run) = extras.console {

@@ -3,34 +3,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use cairn_daemons::{NotesWrites, Written};
+use anyhow::{Context, Result};
+use cairn_assembly::DaemonOptions;
+use cairn_daemons::{Daemon, Written};
 use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_middleware::{CrossOrigin, FilterEnv};
 use cairn_peer::{Backends, Rings};
-use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::AccessLog;
-use cairn_servers::account::AccountServer;
-use cairn_servers::container::ContainerServer;
-use cairn_servers::object::ObjectServer;
-use cairn_types::PolicyIndex;
 
 use crate::backend_tls;
-use crate::backends;
 use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::ServerConf;
-use crate::daemons::{self, Daemon, DaemonContext, Narrowed};
+use crate::daemons;
 use crate::engines::EngineModules;
 use crate::for_clients::ForClients;
 use crate::head_limits;
 use crate::listen;
+use crate::parts::{ConfParts, PartsContext};
 use crate::pipeline;
+pub(crate) use crate::pipeline::proxy;
 use crate::role::DaemonKind;
 use crate::role::Role;
 use crate::settings::{Place, ServerSettings};
@@ -43,7 +40,7 @@ type Server = (ServerConf, ServerSettings);
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
-    daemons: Vec<Daemon>,
+    daemons: Vec<Arc<dyn Daemon>>,
     backends: Arc<Backends>,
     clusters: Clusters,
     storage: Storage,
@@ -111,7 +108,7 @@ impl Services {
         self.clusters.iter().cloned().collect()
     }
 
-    pub(crate) fn daemons(&self) -> &[Daemon] {
+    pub(crate) fn daemons(&self) -> &[Arc<dyn Daemon>] {
         &self.daemons
     }
 
@@ -123,8 +120,7 @@ impl Services {
     /// Metrics of background work in this process.
     pub(crate) fn background(&self) -> Arc<dyn Fn() -> Background + Send + Sync> {
         let passes = self.daemons.iter();
-        let passes =
-            passes.filter_map(|daemon| Some((daemon.kind.name(), daemon.progress.clone()?)));
+        let passes = passes.filter_map(|daemon| Some((daemon.kind().name(), daemon.progress()?)));
         let engines = self
             .storage
             .maintained()
@@ -216,7 +212,7 @@ fn storage_of(
         for kind in DaemonKind::ALL {
             let section = conf
                 .daemon(kind.name())
-                .filter(|_| conf.role == kind.role());
+                .filter(|_| conf.role == Role::beside(kind));
             if let (Some(section), Some(uses)) = (section, Uses::of_daemon(kind)) {
                 storage.declare(&Place::read(&section), &section, uses)?;
             }
@@ -230,42 +226,11 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
     let updater = DaemonKind::ContainerUpdater;
     servers
         .iter()
-        .filter(|(conf, _)| conf.role == updater.role() && conf.daemon(updater.name()).is_some())
+        .filter(|(conf, _)| {
+            conf.role == Role::beside(updater) && conf.daemon(updater.name()).is_some()
+        })
         .map(|(_, settings)| (settings.place.devices.clone(), Arc::default()))
         .collect()
-}
-
-/// The application at the end of a proxy's pipeline.
-pub(crate) fn proxy(
-    conf: &ServerConf,
-    cluster: &Cluster,
-    backends: &Arc<Backends>,
-    clock: &Clock,
-) -> Result<Arc<Proxy>> {
-    let mut policy_sections = BTreeMap::new();
-    for name in conf.conf.section_names() {
-        let Some(index) = name.strip_prefix("proxy-server:policy:") else {
-            continue;
-        };
-        let known = index.trim().parse().ok().map(PolicyIndex);
-        let known = known.filter(|index| cluster.policies.by_index(*index).is_some());
-        let Some(index) = known else {
-            let path = conf.path.display();
-            bail!("{path}: [{name}]: swift.conf has no policy with this index");
-        };
-        policy_sections.insert(index, conf.conf.section(name)?);
-    }
-    let settings = ProxySettings {
-        section: conf.app.clone(),
-        policy_sections,
-        constraints: cluster.constraints.clone(),
-        policies: cluster.policies.clone(),
-        hash_path: cluster.hash_path.clone(),
-        rings: cluster.rings()?,
-        swift_info: cluster.swift_info.clone(),
-        clock: clock.clone(),
-    };
-    Ok(Proxy::new(settings, backends.clone())?)
 }
 
 /// State shared during construction.
@@ -286,7 +251,7 @@ impl Maker {
         match conf.role {
             Role::Proxy => self.proxy(conf, &cluster),
             _ => {
-                let app = self.backend(conf, settings, &cluster)?;
+                let app = self.backend(conf, settings)?;
                 let app = match conf.app.bool_or("replication_server", true) {
                     true => app,
                     false => ForClients::around(app),
@@ -311,62 +276,45 @@ impl Maker {
         Ok(head_limits::around(pipeline, &cluster.constraints))
     }
 
-    fn backend(
-        &mut self,
-        conf: &ServerConf,
-        settings: &ServerSettings,
-        cluster: &Cluster,
-    ) -> Result<Handler> {
-        let (section, network) = (&conf.app, self.backends.clone());
-        Ok(match conf.role {
-            Role::Account => {
-                let config = backends::account(section, settings, cluster, self.clock.clone())?;
-                AccountServer::new(config, self.storage.pool(&settings.place, section)?)
-            }
-            Role::Container => {
-                let config = backends::container(section, settings, cluster)?;
-                let pool = self.storage.pool(&settings.place, section)?;
-                let server = ContainerServer::new(config, pool, network);
-                match self.written.get(&settings.place.devices) {
-                    Some(written) => {
-                        NotesWrites::around(server, cluster.hash_path.clone(), written.clone())
-                    }
-                    None => server,
-                }
-            }
-            Role::Proxy | Role::Object => {
-                let config = backends::object(section, settings, cluster, self.clock.clone())?;
-                let place = &settings.place;
-                ObjectServer::new(
-                    config,
-                    self.storage.engines(place, section, cluster)?,
-                    self.storage.devices(place, section)?,
-                    network,
-                )
-            }
-        })
+    fn backend(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Handler> {
+        let section = &conf.app;
+        let context = self.context(&conf.path, settings);
+        let parts = &mut ConfParts::new(context, section, false)?;
+        match conf.role {
+            Role::Account => cairn_assembly::account_server(section, parts),
+            Role::Container => cairn_assembly::container_server(section, parts),
+            Role::Proxy | Role::Object => cairn_assembly::object_server(section, parts),
+        }
+    }
+
+    fn context<'a>(&'a mut self, conf: &'a Path, settings: &ServerSettings) -> PartsContext<'a> {
+        PartsContext {
+            clusters: &mut self.clusters,
+            storage: &mut self.storage,
+            backends: &self.backends,
+            clock: &self.clock,
+            written: self.written.get(&settings.place.devices).cloned(),
+            conf,
+        }
     }
 
     /// The daemons with sections in this conf. One serves all servers of a folder.
-    fn daemons(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Vec<Daemon>> {
+    fn daemons(
+        &mut self,
+        conf: &ServerConf,
+        settings: &ServerSettings,
+    ) -> Result<Vec<Arc<dyn Daemon>>> {
         let mut daemons = Vec::new();
         for kind in DaemonKind::ALL {
             let Some(section) = conf.daemon(kind.name()) else {
                 continue;
             };
             let of_folder = (kind, settings.place.devices.clone());
-            if conf.role != kind.role() || !self.made.insert(of_folder) {
+            if conf.role != Role::beside(kind) || !self.made.insert(of_folder) {
                 continue;
             }
-            let context = DaemonContext {
-                clusters: &mut self.clusters,
-                storage: &mut self.storage,
-                backends: &self.backends,
-                clock: &self.clock,
-                written: self.written.get(&settings.place.devices).cloned(),
-                conf: &conf.path,
-            };
-            let daemon = daemons::make(kind, &section, &Narrowed::default(), context)
+            let context = self.context(&conf.path, settings);
+            let daemon = daemons::make(kind, &section, &DaemonOptions::default(), context)
                 .with_context(|| conf.path.display().to_string())?;
             daemons.push(daemon);
         }

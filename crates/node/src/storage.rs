@@ -9,7 +9,6 @@ use cairn_disk::{Devices, DevicesConfig, Engine, Engines, FallocateReserve};
 use cairn_formats::ini::Section;
 use cairn_index::{IndexConfig, IndexPool};
 
-use crate::backends;
 use crate::cluster::Cluster;
 use crate::engines::{EngineModules, Made, SharedState};
 use crate::role::{DaemonKind, Role};
@@ -117,7 +116,7 @@ impl Uses {
     pub(crate) fn of_daemon(kind: DaemonKind) -> Option<Uses> {
         match kind {
             DaemonKind::ContainerReconciler | DaemonKind::ObjectExpirer => None,
-            kind => Uses::of_server(kind.role()),
+            kind => Uses::of_server(Role::beside(kind)),
         }
     }
 }
@@ -145,7 +144,7 @@ impl Storage {
             .take("mount_check", mount_check, place, section)?;
         match uses {
             Uses::Disks => {
-                let reserve = backends::reserve(section)?;
+                let reserve = cairn_assembly::fallocate_reserve(section)?;
                 options
                     .fallocate_reserve
                     .take("fallocate_reserve", reserve, place, section)?;

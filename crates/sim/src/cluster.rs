@@ -1,5 +1,6 @@
 //! The cluster: four storage nodes of the real servers and daemons, two proxies, one network.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,24 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cairn_daemons::{
-    AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, DbReplicator,
-    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
-    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
-    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
-};
+use cairn_assembly::{Common, DaemonOptions, Parts, ProxyOptions};
+use cairn_daemons::{Daemon, DaemonKind, PassFilter};
 use cairn_disk::{
     Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
 };
 use cairn_formats::ini::Section;
-use cairn_http::{Clock, Handler, SwiftInfo};
-use cairn_index::{DbKind, IndexConfig, IndexPool};
+use cairn_http::{Clock, Handler};
+use cairn_index::{IndexConfig, IndexPool};
 use cairn_peer::{Backends, Rings};
-
-use cairn_proxy::{Proxy, ProxySettings};
-use cairn_servers::account::{AccountServer, AccountServerConfig};
-use cairn_servers::container::{ContainerServer, ContainerServerConfig};
-use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{Constraints, HashPath, PolicySet};
 
 use crate::disk::Image;
@@ -39,6 +31,15 @@ const BUFFERED: &str = "2048";
 /// Bytes per read from disk in runs with rot: clients receive the start of an object long before
 /// its end is verified.
 const READ_BYTES: usize = 16 << 10;
+
+type Options = &'static [(&'static str, &'static str)];
+
+const SENDS_OBJECTS: Options = &[
+    ("sync_method", "ssync"),
+    ("node_timeout", "3"),
+    ("http_timeout", "10"),
+];
+const SENDS_ROWS: Options = &[("whole_databases", "rows"), ("node_timeout", "3")];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -86,66 +87,109 @@ pub(crate) fn hash_path() -> HashPath {
     HashPath::new("", "simulated")
 }
 
-/// A background pass on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pass {
-    ObjectUpdater,
-    ContainerReplicator,
-    AccountReplicator,
-    ContainerUpdater,
-    ObjectAuditor,
-    ObjectReplicator,
-    /// Only with an erasure-coded policy.
-    ObjectReconstructor,
-    ObjectExpirer,
+/// The daemons of a node, in the order of a round's passes; the reconstructor only with an
+/// erasure-coded policy.
+pub(crate) const DAEMONS: [DaemonKind; 8] = [
+    DaemonKind::ObjectUpdater,
+    DaemonKind::ContainerReplicator,
+    DaemonKind::AccountReplicator,
+    DaemonKind::ContainerUpdater,
+    DaemonKind::ObjectAuditor,
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectReconstructor,
+    DaemonKind::ObjectExpirer,
+];
+
+/// The server beside which a daemon works, and its options.
+fn daemon_options(kind: DaemonKind) -> (Kind, Options) {
+    match kind {
+        DaemonKind::AccountReplicator => (Kind::Account, SENDS_ROWS),
+        DaemonKind::ContainerReplicator => (Kind::Container, SENDS_ROWS),
+        DaemonKind::ContainerUpdater => (Kind::Container, &[("account_suppression_time", "1")]),
+        DaemonKind::ObjectAuditor => (
+            Kind::Object,
+            &[("files_per_second", "0"), ("bytes_per_second", "0")],
+        ),
+        DaemonKind::ObjectExpirer => (
+            Kind::Object,
+            &[("dequeue_from_legacy", "yes"), ("request_tries", "1")],
+        ),
+        DaemonKind::ObjectReconstructor | DaemonKind::ObjectReplicator => {
+            (Kind::Object, SENDS_OBJECTS)
+        }
+        DaemonKind::ObjectUpdater => (Kind::Object, &[("node_timeout", "3")]),
+        _ => (Kind::Object, &[]),
+    }
 }
 
-impl Pass {
-    pub(crate) const ALL: [Pass; 8] = [
-        Pass::ObjectUpdater,
-        Pass::ContainerReplicator,
-        Pass::AccountReplicator,
-        Pass::ContainerUpdater,
-        Pass::ObjectAuditor,
-        Pass::ObjectReplicator,
-        Pass::ObjectReconstructor,
-        Pass::ObjectExpirer,
+/// The section of a server, or of a daemon beside it.
+fn section(name: &str, node: usize, server: Kind, more: &[(&str, &str)]) -> Section {
+    let port = address(node, server).port().to_string();
+    let mut pairs = vec![
+        ("bind_ip", "127.0.0.1"),
+        ("bind_port", port.as_str()),
+        ("mount_check", "false"),
+        ("recon_cache_path", "/nonexistent"),
     ];
+    pairs.extend(more);
+    Section::from_pairs(name, &pairs)
+}
+
+/// Parts of a node's servers, or of its daemons.
+#[derive(Clone)]
+pub(crate) struct NodeParts {
+    common: Common,
+    rings: Arc<Rings>,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) engines: Engines,
+    databases: Arc<IndexPool>,
+    proxy: Handler,
+}
+
+impl Parts for NodeParts {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn rings(&mut self) -> Result<Arc<Rings>> {
+        Ok(self.rings.clone())
+    }
+
+    fn devices(&mut self) -> Result<Arc<Devices>> {
+        Ok(self.devices.clone())
+    }
+
+    fn engines(&mut self) -> Result<Engines> {
+        Ok(self.engines.clone())
+    }
+
+    fn databases(&mut self) -> Result<Arc<IndexPool>> {
+        Ok(self.databases.clone())
+    }
+
+    fn internal_pipeline(&mut self) -> Result<Handler> {
+        Ok(self.proxy.clone())
+    }
+
+    fn other_section(&self, name: &str) -> Result<Section> {
+        Ok(Section::from_pairs(name, &[]))
+    }
 }
 
 /// A running node.
 pub(crate) struct Node {
     pub(crate) life: Arc<Life>,
-    /// Devices, and the engines of its daemons.
-    pub(crate) parts: ReplicatorParts,
-    pool: Arc<IndexPool>,
+    /// Parts of its daemons.
+    pub(crate) parts: NodeParts,
     pub(crate) handlers: Vec<Handler>,
-    updater: Arc<ObjectUpdater>,
-    containers: Arc<DbReplicator>,
-    accounts: Arc<DbReplicator>,
-    container_updater: Arc<ContainerUpdater>,
-    auditor: Arc<ObjectAuditor>,
-    replicator: Arc<ObjectReplicator>,
-    reconstructor: Option<Arc<ObjectReconstructor>>,
-    expirer: Arc<ObjectExpirer>,
+    daemons: BTreeMap<DaemonKind, Arc<dyn Daemon>>,
 }
 
 impl Node {
     /// Runs one pass to its end, or to the node's.
-    pub(crate) async fn pass(&self, pass: Pass) {
-        match pass {
-            Pass::ObjectUpdater => drop(self.updater.sweep().await),
-            Pass::ContainerReplicator => drop(self.containers.once().await),
-            Pass::AccountReplicator => drop(self.accounts.once().await),
-            Pass::ContainerUpdater => self.container_updater.once().await,
-            Pass::ObjectAuditor => drop(self.auditor.once(&AuditOnly::default()).await),
-            Pass::ObjectReplicator => drop(self.replicator.once(&Only::default()).await),
-            Pass::ObjectReconstructor => {
-                if let Some(reconstructor) = &self.reconstructor {
-                    reconstructor.once(&Only::default()).await;
-                }
-            }
-            Pass::ObjectExpirer => drop(self.expirer.once().await),
+    pub(crate) async fn pass(&self, kind: DaemonKind) {
+        if let Some(daemon) = self.daemons.get(&kind) {
+            daemon.clone().once(PassFilter::default()).await;
         }
     }
 }
@@ -224,17 +268,24 @@ impl Cluster {
             ("recheck_container_existence", "5"),
             ("recheck_account_existence", "5"),
         ];
-        let settings = ProxySettings {
+        let options = ProxyOptions {
             section: Section::from_pairs("app:proxy-server", &options),
-            policy_sections: Default::default(),
-            constraints: Arc::new(Constraints::default()),
-            policies: self.policies.clone(),
-            hash_path: hash_path(),
-            rings: self.rings.of(machine).clone(),
-            swift_info: Arc::new(SwiftInfo::default()),
-            clock: clock.clone(),
+            policy_sections: BTreeMap::new(),
+            swift_info: Arc::default(),
         };
-        Ok(Proxy::new(settings, backends.clone())?)
+        let common = self.common(clock, backends);
+        let rings = self.rings.of(machine).clone();
+        Ok(cairn_assembly::proxy(options, &common, rings)?)
+    }
+
+    fn common(&self, clock: &Clock, backends: &Arc<Backends>) -> Common {
+        Common {
+            hash_path: hash_path(),
+            policies: self.policies.clone(),
+            constraints: Arc::new(Constraints::default()),
+            backends: backends.clone(),
+            clock: clock.clone(),
+        }
     }
 
     /// The rings of a proxy, for checks of the whole cluster.
@@ -254,7 +305,7 @@ impl Cluster {
         let left = ended.life.bury().context("a node is buried alive")?;
         // Closes its files, which are about to be replaced.
         ended.parts.devices.shutdown();
-        ended.pool.close_all();
+        ended.parts.databases.close_all();
         Ok(change(left).write(&ended.life.device)?)
     }
 
@@ -267,7 +318,7 @@ impl Cluster {
             node.life.alive.store(false, Ordering::Relaxed);
             drop(node.life.bury());
             node.parts.devices.shutdown();
-            node.pool.close_all();
+            node.parts.databases.close_all();
         }
         self.wires.end();
     }
@@ -288,140 +339,55 @@ impl Cluster {
     fn make_node(&self, life: &Arc<Life>) -> Result<Node> {
         let (node, root) = (life.node, self.root.join(format!("n{}", life.node)));
         let clock = self.clock(node);
-        let (policies, hash_path) = (self.policies.clone(), hash_path());
         let backends = self.backends(node, life.alive.clone());
-        let rings = self.rings.of(node);
-        let devices = devices(life, &root);
-        let pool = IndexPool::new(self.index_config(life, &root));
-        let section = |name: &str, kind: Kind, more: &[(&str, &str)]| {
-            let port = address(node, kind).port().to_string();
-            let mut pairs = vec![
-                ("bind_ip", "127.0.0.1"),
-                ("bind_port", port.as_str()),
-                ("mount_check", "false"),
-                ("recon_cache_path", "/nonexistent"),
-            ];
-            pairs.extend(more);
-            Section::from_pairs(name, &pairs)
+        let mut parts = NodeParts {
+            common: self.common(&clock, &backends),
+            rings: self.rings.of(node).clone(),
+            devices: devices(life, &root),
+            engines: fresh_engines(&self.policies),
+            databases: IndexPool::new(self.index_config(life, &root)),
+            proxy: self.proxy(node, &clock, &backends)?,
         };
-        let databases = |kind: Kind, of: DbKind| -> Result<Arc<DbReplicator>> {
-            let rows = [("whole_databases", "rows"), ("node_timeout", "3")];
-            let config = DbReplicatorConfig::read(&section("replicator", kind, &rows), of)?;
-            Ok(DbReplicator::new(
-                config,
-                hash_path.clone(),
-                &policies,
-                rings.clone(),
-                pool.clone(),
-                backends.clone(),
-            ))
+        let mut daemons = BTreeMap::new();
+        for kind in DAEMONS {
+            if kind == DaemonKind::ObjectReconstructor && !self.shared.has_fragments {
+                continue;
+            }
+            let (server, options) = daemon_options(kind);
+            let section = section(kind.name(), node, server, options);
+            let options = DaemonOptions::default();
+            let daemon = cairn_assembly::daemon(kind, &section, &options, &mut parts)?;
+            daemons.insert(kind, daemon);
+        }
+        let of_servers = &mut NodeParts {
+            engines: fresh_engines(&self.policies),
+            ..parts.clone()
         };
-        let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
-        let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
-        let patience = [
-            ("sync_method", "ssync"),
-            ("node_timeout", "3"),
-            ("http_timeout", "10"),
-        ];
-        let parts = ReplicatorParts {
-            engines: fresh_engines(&policies),
-            policies: policies.clone(),
-            rings: rings.clone(),
-            devices: devices.clone(),
-            backends: backends.clone(),
-            clock: clock.clone(),
-        };
-        let reconstructor = self.shared.has_fragments.then(|| {
-            let config = ReconstructorConfig::read(&objects("object-reconstructor", &patience))?;
-            Ok::<_, anyhow::Error>(ObjectReconstructor::new(config, parts.clone()))
-        });
-        let reconstructor = reconstructor.transpose()?;
         Ok(Node {
-            updater: ObjectUpdater::new(
-                UpdaterConfig::read(&objects("object-updater", &[("node_timeout", "3")]))?,
-                hash_path.clone(),
-                policies.clone(),
-                rings.clone(),
-                devices.clone(),
-                backends.clone(),
-            ),
-            containers: databases(Kind::Container, DbKind::Container)?,
-            accounts: databases(Kind::Account, DbKind::Account)?,
-            container_updater: ContainerUpdater::new(
-                ContainerUpdaterConfig::read(&section(
-                    "container-updater",
-                    Kind::Container,
-                    &[
-                        ("account_suppression_time", "1"),
-                        ("recon_cache_path", "/nonexistent"),
-                    ],
-                ))?,
-                hash_path.clone(),
-                rings.clone(),
-                pool.clone(),
-                backends.clone(),
-                None,
-            ),
-            auditor: ObjectAuditor::new(
-                AuditorConfig::read(&objects("object-auditor", &fast))?,
-                AuditorParts {
-                    engines: parts.engines.clone(),
-                    policies: policies.clone(),
-                    devices: devices.clone(),
-                    clock: clock.clone(),
-                },
-            ),
-            replicator: ObjectReplicator::new(
-                ReplicatorConfig::read(&objects("object-replicator", &patience))?,
-                parts.clone(),
-            ),
-            reconstructor,
-            expirer: ObjectExpirer::new(
-                ObjectExpirerConfig::read(
-                    &objects("object-expirer", &[("dequeue_from_legacy", "yes")]),
-                    false,
-                )?,
-                ExpirerParts {
-                    client: InternalClient::new(self.proxy(node, &clock, &backends)?, "expirer", 1),
-                    auto_create_account_prefix: ".".into(),
-                    hash_path: hash_path.clone(),
-                    rings: rings.clone(),
-                    backends: backends.clone(),
-                    clock: clock.clone(),
-                },
-            ),
-            handlers: self.servers(clock, &devices, &pool, backends),
-            pool,
+            handlers: self.servers(node, of_servers)?,
+            daemons,
             parts,
             life: life.clone(),
         })
     }
 
     /// The three servers of a node.
-    fn servers(
-        &self,
-        clock: Clock,
-        devices: &Arc<Devices>,
-        pool: &Arc<IndexPool>,
-        backends: Arc<Backends>,
-    ) -> Vec<Handler> {
-        let (policies, hash_path) = (self.policies.clone(), hash_path());
-        let mut object = ObjectServerConfig::new(hash_path.clone(), (*policies).clone());
-        object.clock = clock.clone();
-        if self.shared.manner.is_rotting {
-            object.disk_chunk_size = READ_BYTES;
+    fn servers(&self, node: usize, parts: &mut NodeParts) -> Result<Vec<Handler>> {
+        let chunk = READ_BYTES.to_string();
+        let mut servers = Vec::new();
+        for kind in Kind::ALL {
+            let mut options = vec![("fallocate_reserve", "0")];
+            if self.shared.manner.is_rotting {
+                options.push(("disk_chunk_size", &chunk));
+            }
+            let section = section("app", node, kind, &options);
+            servers.push(match kind {
+                Kind::Object => cairn_assembly::object_server(&section, parts)?,
+                Kind::Container => cairn_assembly::container_server(&section, parts)?,
+                Kind::Account => cairn_assembly::account_server(&section, parts)?,
+            });
         }
-        let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
-        (container.mount_check, container.fallocate_reserve) = (false, None);
-        let mut account = AccountServerConfig::new(hash_path, policies.clone());
-        (account.mount_check, account.fallocate_reserve) = (false, None);
-        account.clock = clock;
-        let engines = fresh_engines(&policies);
-        vec![
-            ObjectServer::new(object, engines, devices.clone(), backends.clone()),
-            ContainerServer::new(container, pool.clone(), backends),
-            AccountServer::new(account, pool.clone()),
-        ]
+        Ok(servers)
     }
 
     fn index_config(&self, life: &Arc<Life>, root: &Path) -> IndexConfig {

@@ -7,26 +7,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use cairn_daemons::DaemonKind;
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::{Cluster, Pass};
+use crate::cluster::Cluster;
 use crate::disk::Image;
 use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults};
 
 /// Passes while faults are injected, weighted towards those that remove data which other nodes have.
-const PASSES: [Pass; 12] = [
-    Pass::ObjectReplicator,
-    Pass::ObjectReplicator,
-    Pass::ObjectReplicator,
-    Pass::ObjectReplicator,
-    Pass::ObjectUpdater,
-    Pass::ObjectUpdater,
-    Pass::ObjectUpdater,
-    Pass::ObjectAuditor,
-    Pass::ContainerReplicator,
-    Pass::AccountReplicator,
-    Pass::ContainerUpdater,
-    Pass::ObjectExpirer,
+const PASSES: [DaemonKind; 12] = [
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectReplicator,
+    DaemonKind::ObjectUpdater,
+    DaemonKind::ObjectUpdater,
+    DaemonKind::ObjectUpdater,
+    DaemonKind::ObjectAuditor,
+    DaemonKind::ContainerReplicator,
+    DaemonKind::AccountReplicator,
+    DaemonKind::ContainerUpdater,
+    DaemonKind::ObjectExpirer,
 ];
 
 /// Injects faults until dropped.
@@ -168,11 +169,11 @@ impl FaultInjector {
             57..60 if self.may_be_replaced => self.replace()?,
             60..100 => {
                 let mut pass = PASSES[dice.index(PASSES.len())];
-                if pass == Pass::ObjectReplicator && shared.has_fragments && dice.coin() {
-                    pass = Pass::ObjectReconstructor;
+                if pass == DaemonKind::ObjectReplicator && shared.has_fragments && dice.coin() {
+                    pass = DaemonKind::ObjectReconstructor;
                 }
                 if shared.manner.is_expiring && dice.coin() {
-                    pass = Pass::ObjectExpirer;
+                    pass = DaemonKind::ObjectExpirer;
                 }
                 if let Some(running) = cluster.node(node) {
                     shared.log(|| format!("n{node}: {pass:?}"));
@@ -198,7 +199,7 @@ impl FaultInjector {
             4..8 => {
                 let nodes = (0..NODES).filter_map(|node| self.cluster.node(node));
                 for running in nodes {
-                    tokio::spawn(async move { running.pass(Pass::ObjectUpdater).await });
+                    tokio::spawn(async move { running.pass(DaemonKind::ObjectUpdater).await });
                 }
             }
             8 => return self.each_dies(&[dice.index(NODES)], false),

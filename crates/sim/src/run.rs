@@ -10,7 +10,7 @@ use http::Method;
 use tokio::time::sleep;
 
 use crate::check::{self, Objects};
-use crate::cluster::{Cluster, Pass};
+use crate::cluster::{Cluster, DAEMONS};
 use crate::faults::FaultInjector;
 use crate::gates;
 use crate::load::{self, CONTAINER_MARK, CONTAINERS, TRANSIENT};
@@ -153,8 +153,8 @@ async fn converge(
             let Some(running) = cluster.node(node) else {
                 continue;
             };
-            for pass in Pass::ALL {
-                running.pass(pass).await;
+            for daemon in DAEMONS {
+                running.pass(daemon).await;
             }
         }
         sleep(Duration::from_secs(60)).await;

@@ -269,7 +269,7 @@ impl AccountReaper {
         *request.method_mut() = Method::DELETE;
         *request.uri_mut() = backend_uri(node, partition, path, None);
         *request.headers_mut() = headers;
-        match calls::call(&self.backends, node, request, self.config.patience).await {
+        match calls::call(&self.backends, node, request, self.config.call_timeout).await {
             Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => true,
             Ok((status, _)) => {
                 debug!(node = node.name(), %status, path, "not deleted");
@@ -314,15 +314,15 @@ impl AccountReaper {
     }
 
     async fn get(&self, node: &Node, request: Request) -> Option<(StatusCode, HeaderMap, Bytes)> {
-        let patience = self.config.patience;
+        let call_timeout = self.config.call_timeout;
         let address = node.replication_address;
         let (head, body) = self
             .backends
-            .call(address, request, patience)
+            .call(address, request, call_timeout)
             .await
             .ok()?
             .into_parts();
-        let body = timeout(patience, body.collect(LISTING_BYTES_MAX)).await;
+        let body = timeout(call_timeout, body.collect(LISTING_BYTES_MAX)).await;
         Some((head.status, head.headers, body.ok()?.ok()?))
     }
 }

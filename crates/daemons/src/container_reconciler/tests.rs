@@ -119,7 +119,7 @@ impl Cluster {
         };
         let section = Section::from_pairs("container-reconciler", &[]);
         let config = ContainerReconcilerConfig::read(&section).unwrap();
-        let stats = ContainerReconciler::new(config, parts).once().await;
+        let stats = ContainerReconciler::new(config, parts).pass().await;
         let mut asked = asked.lock().clone();
         asked.dedup();
         (stats, asked)

@@ -88,7 +88,7 @@ impl ContainerSharder {
         *request.method_mut() = Method::PUT;
         *request.uri_mut() = backend_uri(node, partition, path, None);
         *request.headers_mut() = headers.clone();
-        match calls::call(&self.backends, node, request, self.config.patience).await {
+        match calls::call(&self.backends, node, request, self.config.call_timeout).await {
             Ok((status, _)) if status.is_success() => true,
             Ok((status, _)) => {
                 warn!(node = node.name(), path, %status, "shard ranges are not taken");

@@ -31,7 +31,7 @@ pub struct ContainerSharderConfig {
     pub shard_quorum: Option<usize>,
     pub existing_shard_quorum: Option<usize>,
     /// Timeout of a container server's response.
-    pub patience: Duration,
+    pub call_timeout: Duration,
     pub request_tries: u32,
     /// Candidates reported to monitoring; negative for all.
     pub recon_candidates: i64,
@@ -105,7 +105,7 @@ impl ContainerSharderConfig {
             row_batch: positive("cleave_row_batch_size", 10_000)? as usize,
             shard_quorum: quorum(section, "shard_replication_quorum")?,
             existing_shard_quorum: quorum(section, "existing_shard_replication_quorum")?,
-            patience: section.seconds_or("conn_timeout", 5.0)?
+            call_timeout: section.seconds_or("conn_timeout", 5.0)?
                 + section.seconds_or("node_timeout", 10.0)?,
             request_tries: section.u64_or("request_tries", 3)?.clamp(1, 100) as u32,
             recon_candidates: whole("recon_candidates_limit", 5)?,

@@ -84,9 +84,10 @@ impl Report {
             *request.method_mut() = Method::PUT;
             *request.uri_mut() = backend_uri(&node, partition, &path, None);
             *request.headers_mut() = headers.clone();
-            let (backends, patience) = (Arc::clone(&updater.backends), updater.config.patience);
+            let (backends, call_timeout) =
+                (Arc::clone(&updater.backends), updater.config.call_timeout);
             calls.spawn(async move {
-                let answer = calls::call(&backends, &node, request, patience).await;
+                let answer = calls::call(&backends, &node, request, call_timeout).await;
                 let status = answer.map(|(status, _)| status);
                 let is_unknown = matches!(&status, Ok(StatusCode::NOT_FOUND));
                 (is_taken(&node, status), is_unknown)

@@ -266,7 +266,7 @@ fn options() {
     };
     let defaults = read(&[]).unwrap();
     assert_eq!(defaults.interval, Duration::from_secs(300));
-    assert_eq!(defaults.patience, Duration::from_millis(3500));
+    assert_eq!(defaults.call_timeout, Duration::from_millis(3500));
     assert_eq!(defaults.containers_per_second, 50.0);
     assert!(defaults.mount_check);
     let slow = read(&[("slowdown", "0.09")]).unwrap();
@@ -285,8 +285,8 @@ async fn untold_it_walks_at_every_interval() {
     for (has_server, updates) in [(false, 6), (true, 3)] {
         let cluster = cluster_where(has_server);
         cluster.put("c", "one", 1).await;
-        let (stop, stopped) = watch::channel(false);
-        let running = tokio::spawn(cluster.updater.clone().run(stopped));
+        let (stop, stopped) = tokio::sync::watch::channel(false);
+        let running = tokio::spawn(crate::daemon::run(cluster.updater.clone(), stopped));
         let wait = Duration::from_millis(20);
         let seen = || cluster.seen.lock().len();
         while seen() < 3 {

@@ -53,7 +53,7 @@ async fn damage_goes_to_quarantine() {
     );
     let config = DbAuditorConfig::read(&section, DbKind::Account).unwrap();
     let auditor = DbAuditor::new(config, pool.clone());
-    let stats = auditor.once().await;
+    let stats = auditor.pass().await;
     assert_eq!((stats.passes, stats.failures, stats.quarantined), (1, 1, 1));
     assert!(!file("damaged").exists());
     assert!(folder.path().join("sda/quarantined/accounts").is_dir());
@@ -62,7 +62,7 @@ async fn damage_goes_to_quarantine() {
     assert!(told["account_audits_since"].as_f64().unwrap() > 0.0);
     assert_eq!(told["account_audits_passed"], 1);
     assert_eq!(told["account_audits_failed"], 1);
-    let again = auditor.once().await;
+    let again = auditor.pass().await;
     assert_eq!((again.passes, again.failures), (1, 0));
     // Since the last hourly report, not since the last pass.
     assert_eq!(auditor.recon.read()["account_audits_passed"], 2);

@@ -25,7 +25,7 @@ pub(super) struct Peer<'p> {
     pub(super) node: &'p Node,
     pub(super) partition: u32,
     pub(super) key: &'p DbKey,
-    pub(super) patience: Duration,
+    pub(super) call_timeout: Duration,
 }
 
 pub(super) struct Answer {
@@ -36,13 +36,13 @@ pub(super) struct Answer {
 impl Peer<'_> {
     /// Sends a request; `None` without a response, which is logged.
     pub(super) async fn replicate(&self, args: &Value) -> Option<Answer> {
-        self.replicate_within(args, self.patience).await
+        self.replicate_within(args, self.call_timeout).await
     }
 
     pub(super) async fn replicate_within(
         &self,
         args: &Value,
-        patience: Duration,
+        call_timeout: Duration,
     ) -> Option<Answer> {
         let mut request = Request::new(Body::full(json_ascii::to_string(args)));
         *request.method_mut() = Method::from_bytes(b"REPLICATE").ok()?;
@@ -56,7 +56,7 @@ impl Peer<'_> {
         };
         headers.insert(USER_AGENT, calls::user_agent(agent));
         let address = self.node.replication_address;
-        self.call(address, request, patience).await
+        self.call(address, request, call_timeout).await
     }
 
     /// Creates the database there by an ordinary PUT, as a proxy does.
@@ -65,20 +65,21 @@ impl Peer<'_> {
         *request.method_mut() = Method::PUT;
         *request.uri_mut() = backend_uri(self.node, self.partition, path, None);
         *request.headers_mut() = headers;
-        self.call(self.node.address, request, self.patience).await
+        self.call(self.node.address, request, self.call_timeout)
+            .await
     }
 
     async fn call(
         &self,
         address: SocketAddr,
         request: Request,
-        patience: Duration,
+        call_timeout: Duration,
     ) -> Option<Answer> {
         let answer = async {
-            let response = self.backends.call(address, request, patience).await;
+            let response = self.backends.call(address, request, call_timeout).await;
             let (head, body) = response.map_err(|error| error.to_string())?.into_parts();
-            let body = timeout(patience, body.collect(ANSWER_BYTES_MAX)).await;
-            let body = body.map_err(|_| format!("no data for {patience:?}"))?;
+            let body = timeout(call_timeout, body.collect(ANSWER_BYTES_MAX)).await;
+            let body = body.map_err(|_| format!("no data for {call_timeout:?}"))?;
             Ok::<_, String>(Answer {
                 status: head.status,
                 body: body.map_err(|error| error.to_string())?,

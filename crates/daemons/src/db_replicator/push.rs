@@ -39,7 +39,7 @@ impl DbReplicator {
             node,
             partition,
             key: job.db.key(),
-            patience: self.config.node_timeout + self.config.conn_timeout,
+            call_timeout: self.config.node_timeout + self.config.conn_timeout,
         };
         let Some(answer) = self.send_sync(&peer, info).await else {
             return Ok(false);

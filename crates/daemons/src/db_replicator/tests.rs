@@ -125,14 +125,14 @@ async fn without_rsync_rows_make_the_replicas() {
     let nodes = nodes();
     nodes.fill(&nodes.db(0), 0..25).await;
     let replicator = nodes.replicator(0, &[("per_diff", "10")]);
-    let stats = replicator.once().await;
+    let stats = replicator.pass(&PassFilter::default()).await;
     assert_eq!((stats.rsync, stats.success, stats.failure), (2, 2, 0));
     for node in 0..3 {
         assert_eq!(nodes.count(node).await, Some(25), "node {node}");
     }
     let told = replicator.recon.read();
     assert_eq!(told["replication_stats"]["attempted"], 1);
-    let again = replicator.once().await;
+    let again = replicator.pass(&PassFilter::default()).await;
     assert_eq!((again.no_change, again.diff), (2, 0));
 }
 
@@ -147,10 +147,10 @@ async fn a_device_out_of_service_is_one_line() {
     let replicator = nodes.replicator(0, &[("mount_check", "yes")]);
     let lines = CountedLines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
-    let stats = replicator.once().await;
+    let stats = replicator.pass(&PassFilter::default()).await;
     assert_eq!(stats.attempted, 8);
     assert_eq!(lines.count(), 1);
-    replicator.once().await;
+    replicator.pass(&PassFilter::default()).await;
     assert_eq!(lines.count(), 1, "a second pass within the minute");
 }
 
@@ -159,12 +159,12 @@ async fn a_pass_sends_so_many_rows_and_the_next_the_rest() {
     let nodes = nodes();
     nodes.fill(&nodes.db(0), 0..1).await;
     let replicator = nodes.replicator(0, &[("per_diff", "10"), ("max_diffs", "2")]);
-    replicator.once().await;
+    replicator.pass(&PassFilter::default()).await;
     nodes.fill(&nodes.db(0), 1..36).await;
-    let stats = replicator.once().await;
+    let stats = replicator.pass(&PassFilter::default()).await;
     assert_eq!((stats.diff_capped, stats.failure), (2, 2));
     assert_eq!(nodes.count(1).await, Some(21));
-    let stats = replicator.once().await;
+    let stats = replicator.pass(&PassFilter::default()).await;
     assert_eq!((stats.diff_capped, stats.failure), (0, 0));
     assert_eq!(nodes.count(2).await, Some(36));
 }
@@ -175,7 +175,7 @@ async fn a_wrong_partition_is_left() {
     let wrong = nodes.partition().parse::<u32>().unwrap() ^ 1;
     let stray = nodes.db_in(0, &wrong.to_string());
     nodes.fill(&stray, 0..3).await;
-    let stats = nodes.replicator(0, &[]).once().await;
+    let stats = nodes.replicator(0, &[]).pass(&PassFilter::default()).await;
     assert_eq!((stats.remove, stats.failure), (1, 0));
     assert!(!stray.exists().await.unwrap());
     // The device it lay on is one that should have it: that one, too, got it.
@@ -191,18 +191,21 @@ async fn passes_may_be_narrowed() {
     let partition: u32 = nodes.partition().parse().unwrap();
     let replicator = nodes.replicator(0, &[]);
     for only in [
-        OnlyThese {
+        PassFilter {
             devices: ["d2".to_owned()].into(),
-            ..OnlyThese::default()
+            ..PassFilter::default()
         },
-        OnlyThese {
+        PassFilter {
             partitions: [partition ^ 1].into(),
-            ..OnlyThese::default()
+            ..PassFilter::default()
         },
     ] {
-        assert_eq!(replicator.once_of(&only).await.attempted, 0);
+        assert_eq!(replicator.pass(&only).await.attempted, 0);
     }
     let handoffs_only = nodes.replicator(0, &[("handoffs_only", "yes")]);
-    assert_eq!(handoffs_only.once().await.attempted, 0);
+    assert_eq!(
+        handoffs_only.pass(&PassFilter::default()).await.attempted,
+        0
+    );
     assert!(Path::new(&nodes.db(0).key().file(nodes.pools[0].devices())).exists());
 }

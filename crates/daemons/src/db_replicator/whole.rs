@@ -127,9 +127,9 @@ impl DbReplicator {
             return Ok(false);
         }
         let merged = (info.count.max(0) / MERGED_ROWS_PER_SECOND) as u64;
-        let patience = peer.patience.max(Duration::from_secs(merged));
+        let call_timeout = peer.call_timeout.max(Duration::from_secs(merged));
         let args = json!([operation, info.id, file]);
-        let answer = peer.replicate_within(&args, patience).await;
+        let answer = peer.replicate_within(&args, call_timeout).await;
         Ok(answer.is_some_and(|answer| answer.status.is_success()))
     }
 

@@ -86,16 +86,16 @@ async fn a_device_out_of_service_is_left_alone() {
             clock: Clock::system(),
         },
     );
-    let only = AuditOnly {
+    let only = PassFilter {
         zero_byte_fps: Some(1000.0),
-        ..AuditOnly::default()
+        ..PassFilter::default()
     };
-    let sound = auditor.once(&only).await;
+    let sound = auditor.pass(&only).await;
     assert_eq!((sound.passes, sound.errors), (5, 0));
     machine.0.store(true, Ordering::Relaxed);
     assert!(put("bad".into()).await.is_err());
     assert!(device.is_poisoned());
-    let broken = auditor.once(&only).await;
+    let broken = auditor.pass(&only).await;
     assert_eq!(
         (broken.passes, broken.errors),
         (0, 0),
@@ -167,13 +167,13 @@ async fn what_rots_in_memory_is_quarantined() {
             clock: Clock::system(),
         },
     );
-    let sound = auditor.once(&AuditOnly::default()).await;
+    let sound = auditor.pass(&PassFilter::default()).await;
     assert_eq!((sound.quarantined, sound.errors), (0, 0), "{sound:?}");
     let mut rotten = large.to_vec();
     rotten[199_999] = b'y';
     assert!(engine.damage("d", key("large").id(), &rotten));
     assert!(engine.damage("d", key("small").id(), b"y"));
-    let broken = auditor.once(&AuditOnly::default()).await;
+    let broken = auditor.pass(&PassFilter::default()).await;
     assert_eq!((broken.quarantined, broken.errors), (2, 0), "{broken:?}");
     assert_eq!(engine.content_count("d"), 1);
 }

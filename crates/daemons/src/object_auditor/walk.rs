@@ -284,7 +284,7 @@ impl Walk {
         &mut self,
         walked: &Walked,
         object: ObjectId,
-        turn: Attempt,
+        attempt: Attempt,
     ) -> Result<(), DiskError> {
         self.files.step().await;
         let began = Instant::now();
@@ -336,7 +336,8 @@ impl Walk {
                 );
             }
             Err(error) => {
-                let may_pass = matches!(error, DiskError::Unreadable(_)) && turn == Attempt::First;
+                let may_pass =
+                    matches!(error, DiskError::Unreadable(_)) && attempt == Attempt::First;
                 if may_pass && self.read_again.len() < REREAD_OBJECTS_MAX {
                     self.read_again.push_back(Reread {
                         due: Instant::now() + REREAD_DELAY,

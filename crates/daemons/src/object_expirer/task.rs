@@ -101,18 +101,18 @@ mod tests {
     }
 
     #[test]
-    fn containers_take_turns() {
-        let mut turns = Interleaved::default();
+    fn containers_are_interleaved() {
+        let mut tasks = Interleaved::default();
         for entry in ["1-a/x/1", "1-a/x/2", "1-a/x/3", "1-a/y/1"] {
-            turns.push(Task::parse("1", entry, "").unwrap());
+            tasks.push(Task::parse("1", entry, "").unwrap());
         }
-        assert_eq!(turns.len(), 4);
-        let names: Vec<String> = turns
+        assert_eq!(tasks.len(), 4);
+        let names: Vec<String> = tasks
             .take()
             .iter()
             .map(|t| format!("{}{}", t.container, t.object))
             .collect();
         assert_eq!(names, ["x1", "y1", "x2", "x3"]);
-        assert_eq!(turns.len(), 0);
+        assert_eq!(tasks.len(), 0);
     }
 }

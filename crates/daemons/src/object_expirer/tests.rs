@@ -91,7 +91,7 @@ async fn what_is_due_is_deleted_and_taken_off() {
         ("1700000001-AUTH_a/c/later", "text/plain"),
     ];
     let (expirer, asked) = expirer(entries, &[], StatusCode::NO_CONTENT);
-    let stats = expirer.once().await;
+    let stats = expirer.pass().await;
     assert_eq!((stats.expired, stats.errors), (2, 0));
     assert_eq!(
         lines(&asked, "DELETE"),
@@ -113,11 +113,11 @@ async fn what_cannot_be_deleted_stays_queued_for_the_reclaim_age() {
         ("1699999999-AUTH_a/c/new", "text/plain"),
     ];
     let (expirer, asked) = expirer(entries, &[], StatusCode::PRECONDITION_FAILED);
-    let stats = expirer.once().await;
+    let stats = expirer.pass().await;
     assert_eq!((stats.expired, stats.errors), (1, 1));
     assert!(lines(&asked, "entry").iter().all(|l| l.ends_with("/old")));
     let (expirer, asked) = self::expirer(entries, &[], StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(expirer.once().await.errors, 2);
+    assert_eq!(expirer.pass().await.errors, 2);
     assert!(lines(&asked, "entry").is_empty());
 }
 
@@ -133,18 +133,18 @@ async fn processes_share_and_delays_wait() {
     for process in ["0", "1", "2"] {
         let pairs = [("processes", "3"), ("process", process)];
         let (expirer, _) = expirer(entries, &pairs, StatusCode::NO_CONTENT);
-        all += expirer.once().await.expired;
+        all += expirer.pass().await.expired;
     }
     assert_eq!(all, 4);
     let pairs = [("delay_reaping_AUTH_a", "60")];
     let (expirer, _) = expirer(entries, &pairs, StatusCode::NO_CONTENT);
-    assert_eq!(expirer.once().await, ExpirerStats::default());
+    assert_eq!(expirer.pass().await, ExpirerStats::default());
 }
 
 #[tokio::test]
 async fn an_empty_container_of_the_queue_is_removed() {
     let (expirer, asked) = expirer(&[], &[], StatusCode::NO_CONTENT);
-    expirer.once().await;
+    expirer.pass().await;
     assert_eq!(
         lines(&asked, "DELETE"),
         ["DELETE /v1/.expiring_objects/1699920000 false"]

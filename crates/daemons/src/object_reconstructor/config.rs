@@ -5,24 +5,14 @@ use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 
+use crate::object_pass::PassConfig;
 use crate::object_replicator::ReplicatorConfig;
+use crate::rebuild::RequestNodeCount;
 
 /// Options of the section, with defaults from `[DEFAULT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReconstructorConfig {
-    /// `ring_ip`, else `bind_ip`: selects our devices in the ring; all addresses of this host if it
-    /// is unspecified.
-    pub ring_ip: String,
-    /// `bind_port`; `None` with `servers_per_port`: the address alone selects our devices.
-    pub port: Option<u16>,
-    /// Interval between two passes.
-    pub interval: Duration,
-    /// Maximum concurrent partitions per device.
-    pub concurrency: usize,
-    /// Interval of log lines about a pass's progress.
-    pub stats_interval: Duration,
-    /// Interval of checks of the rings' files during a pass.
-    pub ring_check_interval: Duration,
+    pub pass: PassConfig,
     /// Skips partitions that belong here.
     pub handoffs_only: bool,
     /// Maximum handoffs that replace one primary with an unmounted device; `None` is unlimited.
@@ -35,45 +25,7 @@ pub struct ReconstructorConfig {
     pub request_node_count: RequestNodeCount,
     /// Maximum objects of one handoff job handed over per pass; 0 is unlimited.
     pub max_objects_per_revert: usize,
-    /// Timeout for sending a request's head or a chunk of SSYNC.
-    pub node_timeout: Duration,
-    /// Timeout of a response that requires work.
-    pub http_timeout: Duration,
-    /// Time without progress after which a pass is aborted (`lockup_timeout`).
-    pub lockup_timeout: Duration,
     pub recon_cache_path: PathBuf,
-}
-
-/// A number, or a multiple of the replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestNodeCount {
-    Nodes(usize),
-    PerReplica(usize),
-}
-
-impl RequestNodeCount {
-    fn read(section: &Section) -> Result<Self, ConfError> {
-        let text = section.str_or("request_node_count", "2 * replicas");
-        let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        let number = words.first().and_then(|word| word.parse().ok());
-        match (number, &words[..]) {
-            (Some(number), [_]) => Ok(RequestNodeCount::Nodes(number)),
-            (Some(number), [_, "*", word]) if word.eq_ignore_ascii_case("replicas") => {
-                Ok(RequestNodeCount::PerReplica(number))
-            }
-            _ => Err(section.bad(
-                "request_node_count",
-                "expected a number, or one as in 2 * replicas",
-            )),
-        }
-    }
-
-    pub(super) fn for_replicas(self, replicas: usize) -> usize {
-        match self {
-            RequestNodeCount::Nodes(number) => number,
-            RequestNodeCount::PerReplica(number) => number.saturating_mul(replicas),
-        }
-    }
 }
 
 impl ReconstructorConfig {
@@ -93,21 +45,13 @@ impl ReconstructorConfig {
         };
         let reclaim_age = section.seconds_or("reclaim_age", 7.0 * 24.0 * 3600.0)?;
         Ok(ReconstructorConfig {
-            ring_ip: common.ring_ip,
-            port: common.port,
-            interval: common.interval,
-            concurrency: common.concurrency,
-            stats_interval: common.stats_interval,
-            ring_check_interval: common.ring_check_interval,
+            pass: common.pass,
             handoffs_only: section.bool_or("handoffs_only", handoffs_first),
             rebuild_handoff_node_count: handoffs,
             quarantine_threshold: section.usize_or("quarantine_threshold", 0)?,
             quarantine_age: section.seconds_or("quarantine_age", reclaim_age.as_secs_f64())?,
             request_node_count: RequestNodeCount::read(section)?,
             max_objects_per_revert: section.usize_or("max_objects_per_revert", 0)?,
-            node_timeout: common.node_timeout,
-            http_timeout: common.http_timeout,
-            lockup_timeout: common.lockup_timeout,
             recon_cache_path: common.recon_cache_path,
         })
     }
@@ -131,7 +75,7 @@ mod tests {
         assert_eq!(config.request_node_count.for_replicas(6), 12);
         assert_eq!(config.max_objects_per_revert, 0);
         assert!(!config.handoffs_only);
-        assert_eq!(config.interval, Duration::from_secs(30));
+        assert_eq!(config.pass.interval, Duration::from_secs(30));
     }
 
     #[test]

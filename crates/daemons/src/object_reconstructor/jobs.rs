@@ -1,29 +1,20 @@
-//! Jobs of a pass: each partition on each of our devices, and in it each fragment index.
+//! Jobs of a partition: one for each fragment index in it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cairn_disk::DiskError;
 use cairn_disk::engine::SuffixHash;
-use cairn_disk::{Device, DiskError, Engine, PartitionKey};
 use cairn_http::own_thread;
-use cairn_peer::{LoadedRing, Node};
-use cairn_ring::Device as RingDevice;
-use cairn_types::{ErasureScheme, PolicyIndex};
-use tracing::{error, warn};
+use cairn_peer::Node;
+use cairn_types::ErasureScheme;
+use tracing::warn;
 
 use super::pass::Pass;
-use crate::object_replicator::jobs::own_devices;
+use crate::object_pass::LocalPartition;
 
-/// A partition on one of our devices.
-pub(super) struct Part {
-    pub(super) policy: PolicyIndex,
-    pub(super) scheme: ErasureScheme,
-    pub(super) ring: Arc<LoadedRing>,
-    pub(super) engine: Arc<dyn Engine>,
-    pub(super) device: Arc<Device>,
-    pub(super) local: Arc<RingDevice>,
-    pub(super) partition: u32,
-}
+/// A partition of an erasure-coded policy.
+pub(super) type Part = LocalPartition<ErasureScheme>;
 
 /// The hashes of a partition's suffixes.
 pub(super) type Hashes = BTreeMap<String, SuffixHash>;
@@ -48,136 +39,15 @@ pub(super) enum Kind {
 }
 
 impl Part {
-    pub(super) fn at(&self) -> PartitionKey {
-        PartitionKey::new(self.policy, self.partition)
-    }
-
     pub(super) fn fragment_of(&self, node: &Node) -> u32 {
         self.scheme.fragment_of_node(node.index) as u32
-    }
-
-    fn is_primary(&self) -> bool {
-        let primaries = self.ring.primaries(self.partition);
-        primaries.iter().any(|node| node.device.id == self.local.id)
-    }
-
-    pub(super) async fn hashes(
-        &self,
-        recalculate: Vec<String>,
-        look: bool,
-    ) -> Result<Hashes, DiskError> {
-        let (engine, at) = (self.engine.clone(), self.at());
-        let hashed = self
-            .device
-            .write(move |disk| engine.suffix_hashes(disk, at, &recalculate, look));
-        Ok(hashed.await?.hashes)
     }
 }
 
 impl Pass {
-    /// All partitions in random order.
-    pub(super) async fn collect_parts(&self) -> Vec<Arc<Part>> {
-        let mut parts = Vec::new();
-        let only = &self.only;
-        for policy in self.parts().policies.iter() {
-            let index = policy.index;
-            let is_wanted = only.policies.is_empty() || only.policies.contains(&index.0);
-            let (ring, engine) = (
-                self.parts().rings.object(index),
-                self.parts().engines.of(index),
-            );
-            let (Some(scheme), true, Some(ring), Some(engine)) =
-                (policy.erasure(), is_wanted, ring, engine)
-            else {
-                continue;
-            };
-            if ring.ring().next_part_power().is_some() {
-                // Every object has two names now, and would be sent twice.
-                warn!(
-                    policy = policy.name,
-                    "next_part_power is set: policy skipped"
-                );
-                continue;
-            }
-            parts.extend(self.parts_of_policy(index, *scheme, engine, &ring).await);
-        }
-        own_thread::shuffle(&mut parts);
-        parts
-    }
-
-    async fn parts_of_policy(
-        &self,
-        policy: PolicyIndex,
-        scheme: ErasureScheme,
-        engine: &Arc<dyn Engine>,
-        ring: &Arc<LoadedRing>,
-    ) -> Vec<Arc<Part>> {
-        let config = &self.reconstructor.config;
-        let own = own_devices(&config.ring_ip, config.port, ring).await;
-        if own.is_empty() {
-            error!(
-                policy = policy.0,
-                ip = config.ring_ip,
-                port = config.port,
-                "no device of the ring is this server's: nothing to reconstruct"
-            );
-        }
-        let mut parts = Vec::new();
-        for local in own {
-            let names = &self.only.devices;
-            if !names.is_empty() && !names.contains(&local.device) {
-                continue;
-            }
-            match self.partitions(policy, engine, &local).await {
-                Ok((device, partitions)) => {
-                    let here = partitions.into_iter().map(|partition| Part {
-                        policy,
-                        scheme,
-                        ring: ring.clone(),
-                        engine: engine.clone(),
-                        device: device.clone(),
-                        local: local.clone(),
-                        partition,
-                    });
-                    // A partition outside the ring is from before a change of its part power.
-                    let here = here.filter(|part| {
-                        part.partition < ring.ring().partition_count()
-                            && !(config.handoffs_only && part.is_primary())
-                    });
-                    parts.extend(here.map(Arc::new));
-                }
-                Err(error) => {
-                    if self.reconstructor.logged.is_due(&local.device, &error) {
-                        warn!(device = local.device, %error, "device not reconstructed");
-                    }
-                    self.count(|stats| stats.failures += 1);
-                }
-            }
-        }
-        parts
-    }
-
-    async fn partitions(
-        &self,
-        policy: PolicyIndex,
-        engine: &Arc<dyn Engine>,
-        local: &RingDevice,
-    ) -> Result<(Arc<Device>, Vec<u32>), DiskError> {
-        let device = self.parts().devices.get(&local.device)?.background();
-        let engine = engine.clone();
-        let listed = device.write(move |disk| {
-            engine.clear_leftovers(disk, policy)?;
-            engine.partitions(disk, policy)
-        });
-        let mut partitions = listed.await?;
-        let only = &self.only.partitions;
-        partitions.retain(|partition| only.is_empty() || only.contains(partition));
-        Ok((device, partitions))
-    }
-
     /// Jobs of a partition. None if it is misplaced and empty.
     pub(super) async fn jobs(&self, part: &Arc<Part>) -> Result<Vec<Job>, DiskError> {
-        let hashes = part.hashes(Vec::new(), true).await?;
+        let hashes = part.hashes(Vec::new(), true).await?.hashes;
         let (mut by_index, bare) = suffixes_by_index(&hashes);
         let primaries = part.ring.primaries(part.partition);
         let own = primaries

@@ -1,117 +1,98 @@
-//! One pass over all partitions: devices concurrently, a few partitions of each at a time.
+//! The reconstructor's work in a pass: the jobs of each partition, one for each fragment index.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cairn_erasure::Codec;
-use cairn_http::own_thread;
-use cairn_types::PolicyIndex;
-use parking_lot::{Mutex, MutexGuard};
-use tokio::task::JoinSet;
-use tokio::time::Instant;
+use cairn_peer::LoadedRing;
+use cairn_types::{ErasureScheme, PolicyIndex, StoragePolicy};
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
-use crate::object_replicator::{Only, ReplicatorParts};
-use crate::rounds::Watch;
-use crate::ssync::Sender;
-use crate::turns::SessionPermits;
+use crate::object_pass::{self, PartitionWork, PassConfig, PassContext};
 
-/// A pass in progress.
-pub(super) struct Pass {
+pub(super) type Pass = object_pass::Pass<Reconstruction>;
+
+pub(super) struct Reconstruction {
     pub(super) reconstructor: Arc<ObjectReconstructor>,
-    pub(super) only: Only,
-    stats: Mutex<ReconstructionStats>,
-    /// Counter of progress, for lockup detection.
-    progress_count: AtomicU64,
-    rings_changed: Mutex<BTreeMap<PolicyIndex, bool>>,
-    rings_looked_at: Mutex<Instant>,
-    is_refreshing: AtomicBool,
-    /// Permits for SSYNC sessions, one per remote device: by default it accepts only one.
-    permits: SessionPermits,
     codecs: Mutex<BTreeMap<PolicyIndex, Arc<Codec>>>,
-    part_count: AtomicU64,
-    started: Instant,
+}
+
+impl Reconstruction {
+    pub(super) fn new(reconstructor: Arc<ObjectReconstructor>) -> Self {
+        Reconstruction {
+            reconstructor,
+            codecs: Mutex::default(),
+        }
+    }
+}
+
+impl PartitionWork for Reconstruction {
+    type Scheme = ErasureScheme;
+    type Stats = ReconstructionStats;
+
+    const USER_AGENT: &'static str = "obj-reconstructor";
+    const VERB: &'static str = "reconstruct";
+    const PARTICIPLE: &'static str = "reconstructed";
+    const NEW_RING_ENDS_PASS: bool = false;
+
+    fn context(&self) -> &PassContext {
+        &self.reconstructor.context
+    }
+
+    fn config(&self) -> &PassConfig {
+        &self.reconstructor.config.pass
+    }
+
+    fn scheme(policy: &StoragePolicy) -> Option<ErasureScheme> {
+        policy.erasure().copied()
+    }
+
+    fn wants(&self, part: &Part) -> bool {
+        part.is_handoff || !self.reconstructor.config.handoffs_only
+    }
+
+    async fn process(pass: &Pass, part: Arc<Part>) {
+        pass.work_part(&part).await;
+    }
+
+    fn count_failed_device(stats: &mut ReconstructionStats, _: &LoadedRing) {
+        stats.failures += 1;
+    }
+
+    fn log_new_ring(policy: PolicyIndex) {
+        info!(
+            policy = policy.0,
+            "the ring has changed: reconstruction of this policy ends here"
+        );
+    }
+
+    fn report(pass: &Pass) {
+        let stats = pass.stats();
+        let rate = pass.rate(stats.partitions);
+        info!(
+            reconstructed = stats.partitions,
+            of = rate.of,
+            rate = rate.rate,
+            remaining_s = rate.remaining_s,
+            suffixes_synced = stats.suffixes_synced,
+            reverted = stats.reverted,
+            failures = stats.failures,
+            "object reconstruction under way"
+        );
+    }
 }
 
 impl Pass {
-    pub(super) fn new(reconstructor: Arc<ObjectReconstructor>, only: Only) -> Self {
-        Pass {
-            reconstructor,
-            only,
-            stats: Mutex::default(),
-            progress_count: AtomicU64::new(0),
-            rings_changed: Mutex::default(),
-            rings_looked_at: Mutex::new(Instant::now()),
-            is_refreshing: AtomicBool::new(false),
-            permits: SessionPermits::default(),
-            codecs: Mutex::default(),
-            part_count: AtomicU64::new(0),
-            started: Instant::now(),
-        }
-    }
-
-    pub(super) fn parts(&self) -> &ReplicatorParts {
-        &self.reconstructor.parts
-    }
-
-    pub(super) async fn run(self: Arc<Self>) -> ReconstructionStats {
-        let config = &self.reconstructor.config;
-        let watch = Watch {
-            progress_count: &self.progress_count,
-            lockup: config.lockup_timeout,
-            report_every: config.stats_interval,
-        };
-        watch.over(self.clone().work(), || self.report()).await;
-        self.lock_stats().clone()
-    }
-
-    async fn work(self: Arc<Self>) {
-        self.refresh_rings().await;
-        let parts = self.collect_parts().await;
-        self.part_count.store(parts.len() as u64, Ordering::Relaxed);
-        self.reconstructor.progress.begin(parts.len());
-        let mut by_device: BTreeMap<String, Vec<Arc<Part>>> = BTreeMap::new();
-        for part in parts {
-            let device = by_device.entry(part.local.device.clone());
-            device.or_default().push(part);
-        }
-        // Each device has its own workers, so that a slow one does not delay others.
-        let mut devices = JoinSet::new();
-        for parts in by_device.into_values() {
-            devices.spawn(self.clone().work_device(parts));
-        }
-        while devices.join_next().await.is_some() {}
-    }
-
-    async fn work_device(self: Arc<Self>, parts: Vec<Arc<Part>>) {
-        let mut under_way = JoinSet::new();
-        for part in parts {
-            while under_way.len() >= self.reconstructor.config.concurrency {
-                under_way.join_next().await;
-            }
-            if self.is_ring_old(&part).await {
-                continue;
-            }
-            let pass = self.clone();
-            under_way.spawn(async move {
-                pass.work_part(&part).await;
-                pass.reconstructor.progress.step();
-                pass.note_progress();
-            });
-        }
-        while under_way.join_next().await.is_some() {}
-    }
-
     async fn work_part(&self, part: &Arc<Part>) {
         self.count(|stats| stats.partitions += 1);
         let jobs = match self.jobs(part).await {
             Ok(jobs) => jobs,
             Err(error) => {
                 let (device, partition) = (&part.local.device, part.partition);
-                if self.reconstructor.logged.is_due(device, &error) {
+                if self.context().logged.is_due(device, &error) {
                     warn!(device, partition, %error, "partition not reconstructed");
                 }
                 return self.count(|stats| stats.failures += 1);
@@ -143,97 +124,18 @@ impl Pass {
         let (device, partition) = (&part.local.device, part.partition);
         match removed.await {
             Ok(is_gone) => info!(device, partition, is_gone, "handoff partition removed"),
-            Err(error) if self.reconstructor.logged.is_due(device, &error) => {
+            Err(error) if self.context().logged.is_due(device, &error) => {
                 warn!(device, partition, %error, "handoff partition not removed");
             }
             Err(_) => {}
         }
     }
 
-    async fn refresh_rings(&self) {
-        let rings = self.parts().rings.clone();
-        // Blocks on the disk.
-        let _ = own_thread::blocking(move || rings.refresh()).await;
-    }
-
-    /// Whether the partition's ring was replaced, so that its placement may have changed.
-    async fn is_ring_old(&self, part: &Part) -> bool {
-        let is_due = {
-            let mut looked_at = self.rings_looked_at.lock();
-            let is_due = looked_at.elapsed() >= self.reconstructor.config.ring_check_interval;
-            if is_due {
-                *looked_at = Instant::now();
-            }
-            is_due
-        };
-        if is_due && !self.is_refreshing.swap(true, Ordering::Relaxed) {
-            self.refresh_rings().await;
-            self.is_refreshing.store(false, Ordering::Relaxed);
-        }
-        let current = self.parts().rings.object(part.policy);
-        let is_old = current.is_none_or(|ring| !Arc::ptr_eq(&ring, &part.ring));
-        let mut changed = self.rings_changed.lock();
-        let is_known = changed.entry(part.policy).or_default();
-        if is_old && !std::mem::replace(is_known, true) {
-            info!(
-                policy = part.policy.0,
-                "the ring has changed: reconstruction of this policy ends here"
-            );
-        }
-        *is_known
-    }
-
-    pub(super) fn note_progress(&self) {
-        self.progress_count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn lock_stats(&self) -> MutexGuard<'_, ReconstructionStats> {
-        self.stats.lock()
-    }
-
-    pub(super) fn count(&self, change: impl FnOnce(&mut ReconstructionStats)) {
-        change(&mut self.lock_stats());
-    }
-
     pub(super) fn codec(&self, part: &Part) -> Arc<Codec> {
-        let mut codecs = self.codecs.lock();
+        let mut codecs = self.work.codecs.lock();
         let codec = codecs.entry(part.policy);
         codec
             .or_insert_with(|| Arc::new(Codec::new(&part.scheme).with_checksums()))
             .clone()
-    }
-
-    pub(super) fn sender<'a>(
-        &'a self,
-        part: &'a Part,
-        on_progress: &'a (dyn Fn() + Send + Sync),
-    ) -> Sender<'a> {
-        let config = &self.reconstructor.config;
-        Sender {
-            engine: &part.engine,
-            backends: &self.parts().backends,
-            daemon: "obj-reconstructor",
-            node_timeout: config.node_timeout,
-            http_timeout: config.http_timeout,
-            permits: &self.permits,
-            on_progress,
-        }
-    }
-
-    fn report(&self) {
-        let stats = self.lock_stats().clone();
-        let parts = self.part_count.load(Ordering::Relaxed);
-        let elapsed = self.started.elapsed().as_secs_f64();
-        let rate = stats.partitions as f64 / elapsed.max(1e-6);
-        info!(
-            reconstructed = stats.partitions,
-            of = parts,
-            rate,
-            remaining_s = parts.saturating_sub(stats.partitions) as f64 / rate.max(1e-6),
-            suffixes_synced = stats.suffixes_synced,
-            reverted = stats.reverted,
-            failures = stats.failures,
-            "object reconstruction under way"
-        );
     }
 }

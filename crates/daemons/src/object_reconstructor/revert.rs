@@ -10,7 +10,6 @@ use tracing::{info, warn};
 
 use super::jobs::Job;
 use super::pass::Pass;
-use crate::object_replicator::lock_partition;
 use crate::ssync::{FragmentOrder, Order};
 
 /// Objects that all target servers of a job have.
@@ -25,12 +24,10 @@ impl Pass {
     pub(super) async fn revert(&self, job: &Job) {
         let part = &job.part;
         let (device, partition) = (&part.local.device, part.partition);
-        // Held also during an incoming transfer of this partition: both sides would remove what the
-        // other just received.
-        let lock = match lock_partition(&part.device, &part.engine, part.at()).await {
+        let lock = match part.lock().await {
             Ok(lock) => lock,
             Err(error) => {
-                if self.reconstructor.logged.is_due(device, &error) {
+                if self.context().logged.is_due(device, &error) {
                     warn!(device, partition, %error, "handoff partition not locked");
                 }
                 None
@@ -38,18 +35,18 @@ impl Pass {
         };
         if lock.is_none() {
             info!(device, partition, "handoff partition is locked");
-            return self.count(|stats| stats.handoffs_remaining += 1);
+            return self.handoff_remains();
         }
         let handed = self.hand_over(job).await;
         let is_everywhere = handed.servers >= job.nodes.len();
         if is_everywhere
             && let Err(error) = self.purge(job, &handed).await
-            && self.reconstructor.logged.is_due(device, &error)
+            && self.context().logged.is_due(device, &error)
         {
             warn!(device, partition, %error, "reverted fragments not removed");
         }
         if !is_everywhere || handed.is_limited {
-            self.count(|stats| stats.handoffs_remaining += 1);
+            self.handoff_remains();
         }
     }
 
@@ -68,7 +65,7 @@ impl Pass {
                     own: job.index,
                     theirs: part.fragment_of(node),
                     not_durable: true,
-                    most: self.reconstructor.config.max_objects_per_revert,
+                    most: self.work.reconstructor.config.max_objects_per_revert,
                     rebuilder: None,
                 }),
             };

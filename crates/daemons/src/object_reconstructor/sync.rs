@@ -10,9 +10,10 @@ use thiserror::Error;
 use tracing::{error, warn};
 
 use super::jobs::{Hashes, Job, Part};
-use super::pass::Pass;
-use super::rebuild::Rebuilder;
+use super::pass::{Pass, Reconstruction};
 use crate::calls;
+use crate::object_pass::PartitionWork;
+use crate::rebuild::Rebuilder;
 use crate::ssync::{FragmentOrder, Order, SsyncError};
 
 /// Maximum response: twice the size of hashes of 4,096 suffixes with a dozen fragments each.
@@ -56,7 +57,7 @@ impl Pass {
             return Ok(());
         }
         // They may be in step again since they were hashed.
-        let local = part.hashes(suffixes, false).await?;
+        let local = part.hashes(suffixes, false).await?.hashes;
         suffixes = differing(&local, job.index, &remote, theirs);
         if suffixes.is_empty() {
             return Ok(());
@@ -83,7 +84,7 @@ impl Pass {
     }
 
     fn rebuilder(&self, job: &Job) -> Rebuilder {
-        let config = &self.reconstructor.config;
+        let config = &self.work.reconstructor.config;
         Rebuilder {
             policy: job.part.policy,
             scheme: job.part.scheme,
@@ -93,7 +94,7 @@ impl Pass {
             engine: job.part.engine.clone(),
             backends: self.parts().backends.clone(),
             clock: self.parts().clock.clone(),
-            node_timeout: config.node_timeout,
+            node_timeout: config.pass.node_timeout,
             quarantine_threshold: config.quarantine_threshold,
             quarantine_age: config.quarantine_age,
             request_node_count: config.request_node_count,
@@ -107,7 +108,7 @@ impl Pass {
         primary: &Node,
         theirs: u32,
     ) -> Result<(Node, Hashes), SyncError> {
-        let most = self.reconstructor.config.rebuild_handoff_node_count;
+        let most = self.work.reconstructor.config.rebuild_handoff_node_count;
         let mut handoffs = None;
         let mut node = primary.clone();
         loop {
@@ -130,11 +131,11 @@ impl Pass {
 
     /// `None` if the device is not mounted.
     async fn replicate(&self, part: &Part, node: &Node) -> Result<Option<Hashes>, SyncError> {
-        let daemon = "obj-reconstructor";
+        let daemon = Reconstruction::USER_AGENT;
         let request = calls::hashes_of(node, part.partition, "", part.policy, daemon);
-        let patience = self.reconstructor.config.http_timeout;
+        let timeout = self.config().http_timeout;
         let backends = &self.parts().backends;
-        let called = calls::call_for_body(backends, node, request, patience, HASHES_MAX_BYTES);
+        let called = calls::call_for_body(backends, node, request, timeout, HASHES_MAX_BYTES);
         let (status, body) = called.await?;
         let body = match status {
             StatusCode::OK => body.ok_or(SyncError::Hashes)?,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use cairn_disk::engine::{Content, Sendable};
 use cairn_disk::{
@@ -170,7 +171,7 @@ impl Cluster {
         let section = Section::from_pairs("object-reconstructor", &pairs);
         let config = ReconstructorConfig::read(&section).unwrap();
         let reconstructor = ObjectReconstructor::new(config, self.parts.clone());
-        reconstructor.once(&Only::default()).await
+        reconstructor.pass(&PassFilter::default()).await
     }
 }
 

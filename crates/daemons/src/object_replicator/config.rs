@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 
+use crate::object_pass::PassConfig;
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
-
-/// Default concurrent partitions per device. Swift's default is 1; a partition mostly waits for
-/// other servers, and clients have priority whatever the number.
-const DEFAULT_CONCURRENCY: usize = 8;
 
 /// Transport to other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,29 +29,11 @@ pub enum HandoffDelete {
 /// Options of the section, with defaults from `[DEFAULT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicatorConfig {
-    /// `ring_ip`, else `bind_ip`: selects our devices in the ring; all addresses of this host if it
-    /// is unspecified.
-    pub ring_ip: String,
-    /// `bind_port`; `None` with `servers_per_port`: the address alone selects our devices.
-    pub port: Option<u16>,
-    /// Interval between two passes.
-    pub interval: Duration,
-    /// Maximum concurrent partitions per device.
-    pub concurrency: usize,
-    /// Interval of log lines about a pass's progress.
-    pub stats_interval: Duration,
-    /// Interval of checks of the rings' files during a pass.
-    pub ring_check_interval: Duration,
+    pub pass: PassConfig,
     pub sync_method: SyncMethod,
     /// Handoffs first; primaries only when no handoffs are left.
     pub handoffs_first: bool,
     pub handoff_delete: HandoffDelete,
-    /// Timeout for sending a request's head or a chunk of SSYNC.
-    pub node_timeout: Duration,
-    /// Timeout of a response that requires work.
-    pub http_timeout: Duration,
-    /// Time without progress after which a pass is aborted (`lockup_timeout`).
-    pub lockup_timeout: Duration,
     /// Time after which a run of `rsync` is killed.
     pub rsync_timeout: Duration,
     /// `--timeout` and `--contimeout` of rsync, in seconds.
@@ -73,11 +52,6 @@ pub struct ReplicatorConfig {
 
 impl ReplicatorConfig {
     pub fn read(section: &Section) -> Result<Self, ConfError> {
-        let seconds = |option: &str, default: f64| section.seconds_or(option, default);
-        let interval = match section.get("interval").filter(|text| !text.is_empty()) {
-            Some(_) => "interval",
-            None => "run_pause",
-        };
         let number = |option: &str, default: &str| -> Result<String, ConfError> {
             let text = section.str_or(option, default).trim();
             match text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -92,23 +66,11 @@ impl ReplicatorConfig {
             module
         };
         Ok(ReplicatorConfig {
-            ring_ip: section
-                .get("ring_ip")
-                .unwrap_or_else(|| section.str_or("bind_ip", "0.0.0.0"))
-                .trim()
-                .to_owned(),
-            port: port(section)?,
-            interval: seconds(interval, 30.0)?,
-            concurrency: concurrency(section)?,
-            stats_interval: seconds("stats_interval", 300.0)?,
-            ring_check_interval: seconds("ring_check_interval", 15.0)?,
+            pass: PassConfig::read(section)?,
             sync_method: sync_method(section)?,
             handoffs_first: section.bool_or("handoffs_first", false),
             handoff_delete: handoff_delete(section)?,
-            node_timeout: seconds("node_timeout", 10.0)?,
-            http_timeout: seconds("http_timeout", 60.0)?,
-            lockup_timeout: seconds("lockup_timeout", 1800.0)?,
-            rsync_timeout: seconds("rsync_timeout", 900.0)?,
+            rsync_timeout: section.seconds_or("rsync_timeout", 900.0)?,
             rsync_io_timeout: number("rsync_io_timeout", "30")?,
             rsync_bwlimit: number("rsync_bwlimit", "0")?,
             rsync_compress: section.bool_or("rsync_compress", false),
@@ -119,22 +81,6 @@ impl ReplicatorConfig {
                 .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
                 .into(),
         })
-    }
-}
-
-fn port(section: &Section) -> Result<Option<u16>, ConfError> {
-    if section.u64_or("servers_per_port", 0)? > 0 {
-        return Ok(None);
-    }
-    let port = section.u64_or("bind_port", 6200)?;
-    let port = u16::try_from(port).map_err(|_| section.bad("bind_port", "expected 1 to 65535"))?;
-    Ok(Some(port))
-}
-
-fn concurrency(section: &Section) -> Result<usize, ConfError> {
-    match section.usize_or("concurrency", DEFAULT_CONCURRENCY)? {
-        number @ 1..=256 => Ok(number),
-        _ => Err(section.bad("concurrency", "expected 1 to 256")),
     }
 }
 
@@ -170,10 +116,6 @@ mod tests {
     fn defaults_are_swifts() {
         let config = read(&[]).unwrap();
         assert_eq!(config.sync_method, SyncMethod::Rsync);
-        assert_eq!(config.interval, Duration::from_secs(30));
-        assert_eq!(config.concurrency, DEFAULT_CONCURRENCY);
-        assert_eq!(config.port, Some(6200));
-        assert_eq!(config.ring_ip, "0.0.0.0");
         assert_eq!(config.rsync_module, "{replication_ip}::object");
         assert_eq!(config.handoff_delete, HandoffDelete::Auto);
     }
@@ -181,22 +123,14 @@ mod tests {
     #[test]
     fn values_are_taken() {
         let config = read(&[
-            ("run_pause", "7"),
-            ("bind_ip", "10.0.0.1"),
             ("handoff_delete", "2"),
             ("sync_method", "ssync"),
-            ("servers_per_port", "3"),
             ("rsync_module", "{ip}::object_{device}/"),
         ])
         .unwrap();
-        assert_eq!(config.interval, Duration::from_secs(7));
-        assert_eq!(config.ring_ip, "10.0.0.1");
         assert_eq!(config.handoff_delete, HandoffDelete::After(2));
         assert_eq!(config.sync_method, SyncMethod::Ssync);
-        assert_eq!(config.port, None);
         assert_eq!(config.rsync_module, "{ip}::object_{device}");
-        let both = read(&[("run_pause", "7"), ("interval", "8")]).unwrap();
-        assert_eq!(both.interval, Duration::from_secs(8));
     }
 
     #[test]

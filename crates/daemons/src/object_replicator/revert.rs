@@ -1,24 +1,15 @@
 //! Revert of a misplaced partition: handed to its primaries, and then removed.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
-use std::time::Duration;
 
-use cairn_disk::engine::ReplicationLock;
-use cairn_disk::{Device, DiskError, Engine, PartitionKey};
+use cairn_disk::DiskError;
 use cairn_types::ObjectHash;
 use cairn_types::plant::Plant;
-use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::config::HandoffDelete;
-use super::jobs::Job;
-use super::pass::Pass;
+use super::pass::{Job, Pass};
 use super::update::identity;
-
-/// Timeout for a partition that another server is just sending us.
-const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
-const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Results of the handover so far.
 #[derive(Default)]
@@ -33,13 +24,13 @@ struct HandoverResult {
 
 impl Pass {
     pub(super) async fn revert(&self, job: &Job) {
-        self.count(&job.local.device, |stats| stats.attempted += 1);
+        self.count(|stats| stats.attempted += 1);
         let mut handed = HandoverResult::default();
         let removed = match self.hand_over(job, &mut handed).await {
             Ok(removed) => removed,
             Err(error) => {
                 let (device, partition) = (&job.local.device, job.partition);
-                if self.replicator.logged.is_due(device, &error) {
+                if self.context().logged.is_due(device, &error) {
                     warn!(device, partition, %error, "handoff partition not handed over");
                 }
                 false
@@ -48,8 +39,8 @@ impl Pass {
         if !removed {
             self.handoff_remains();
         }
-        let targets: HashSet<_> = job.nodes.iter().map(identity).collect();
-        self.count(&job.local.device, |stats| {
+        let targets: HashSet<_> = job.other_primaries().iter().map(identity).collect();
+        self.count(|stats| {
             for (ip, device) in &handed.failed {
                 stats.add_failure(ip, device);
             }
@@ -59,9 +50,7 @@ impl Pass {
 
     /// Returns whether the partition has been removed.
     async fn hand_over(&self, job: &Job, handed: &mut HandoverResult) -> Result<bool, DiskError> {
-        // Held also during an incoming transfer of this partition: both sides would remove what the
-        // other just received.
-        let Some(_lock) = lock_partition(&job.device, &job.engine, job.at()).await? else {
+        let Some(_lock) = job.lock().await? else {
             info!(
                 device = job.local.device,
                 partition = job.partition,
@@ -80,7 +69,7 @@ impl Pass {
                 return Ok(false);
             }
         }
-        self.count(&job.local.device, |stats| stats.remove += 1);
+        self.count(|stats| stats.remove += 1);
         let only = in_all_regions(handed);
         let keep = std::mem::take(&mut handed.unsent);
         let engine = job.engine.clone();
@@ -100,8 +89,8 @@ impl Pass {
     }
 
     async fn hand_to_all(&self, job: &Job, suffixes: &[String], handed: &mut HandoverResult) {
-        for node in &job.nodes {
-            self.count(&job.local.device, |stats| stats.rsync += 1);
+        for node in &job.other_primaries() {
+            self.count(|stats| stats.rsync += 1);
             let region = node.device.region;
             let only = handed.by_region.get(&region);
             match self.sync(job, node, suffixes, only).await {
@@ -125,9 +114,10 @@ impl Pass {
     }
 
     fn may_go(&self, job: &Job, handed: &HandoverResult) -> bool {
-        let enough = match self.replicator.config.handoff_delete {
-            HandoffDelete::Auto => job.nodes.len(),
-            HandoffDelete::After(copies) => copies.min(job.nodes.len()),
+        let primaries = job.other_primaries().len();
+        let enough = match self.work.replicator.config.handoff_delete {
+            HandoffDelete::Auto => primaries,
+            HandoffDelete::After(copies) => copies.min(primaries),
         };
         handed.successes >= enough || Plant::HandoffGone.is_on()
     }
@@ -141,21 +131,4 @@ fn in_all_regions(handed: &HandoverResult) -> Option<HashSet<ObjectHash>> {
         all.retain(|hash| region.contains(hash));
     }
     Some(all)
-}
-
-/// `None` if another holder has it.
-pub(crate) async fn lock_partition(
-    device: &Device,
-    engine: &Arc<dyn Engine>,
-    at: PartitionKey,
-) -> Result<Option<ReplicationLock>, DiskError> {
-    let deadline = Instant::now() + LOCK_TIMEOUT;
-    loop {
-        let engine = engine.clone();
-        let lock = device.read(move |disk| engine.try_lock_partition(disk, at));
-        match lock.await? {
-            None if Instant::now() < deadline => sleep(LOCK_RETRY_INTERVAL).await,
-            lock => return Ok(lock),
-        }
-    }
 }

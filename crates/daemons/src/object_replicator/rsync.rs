@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, error, info};
 
 use super::config::ReplicatorConfig;
-use super::jobs::Job;
-use super::pass::Pass;
+use super::pass::{Job, Pass};
 
 /// Pattern of rsync's temporary files and their leftovers.
 const TEMPORARY: &str =
@@ -44,7 +43,7 @@ impl Pass {
         node: &Node,
         suffixes: &[String],
     ) -> Result<(), RsyncError> {
-        let config = &self.replicator.config;
+        let config = &self.work.replicator.config;
         let args = arguments(config, job, rsync, node, suffixes)?;
         let started = Instant::now();
         let (status, output) = run(&args, config.rsync_timeout, || self.note_progress()).await?;
@@ -148,7 +147,7 @@ impl Drop for Running {
 
 async fn run(
     args: &[String],
-    patience: Duration,
+    run_timeout: Duration,
     on_progress: impl Fn(),
 ) -> Result<(ExitStatus, String), RsyncError> {
     let (reader, writer) = std::io::pipe().map_err(RsyncError::Start)?;
@@ -168,7 +167,7 @@ async fn run(
         let _ = std::io::copy(&mut &reader, &mut std::io::sink());
         String::from_utf8_lossy(&kept).into_owned()
     });
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + run_timeout;
     let mut pause = Duration::from_millis(2);
     loop {
         let ended = running.0.as_mut().map(Child::try_wait);
@@ -178,7 +177,7 @@ async fn run(
                 on_progress();
                 return Ok((status, output.await.unwrap_or_default()));
             }
-            None if Instant::now() >= deadline => return Err(RsyncError::TooLong(patience)),
+            None if Instant::now() >= deadline => return Err(RsyncError::TooLong(run_timeout)),
             None => {
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));

@@ -35,24 +35,6 @@ impl ReplicationStats {
         *devices.entry(device.to_owned()).or_default() += 1;
     }
 
-    pub(crate) fn add(&mut self, other: &ReplicationStats) {
-        self.attempted += other.attempted;
-        self.success += other.success;
-        self.failure += other.failure;
-        self.hashmatch += other.hashmatch;
-        self.rsync += other.rsync;
-        self.remove += other.remove;
-        self.suffix_count += other.suffix_count;
-        self.suffix_hash += other.suffix_hash;
-        self.suffix_sync += other.suffix_sync;
-        for (ip, devices) in &other.failure_nodes {
-            let mine = self.failure_nodes.entry(ip.clone()).or_default();
-            for (device, count) in devices {
-                *mine.entry(device.clone()).or_default() += count;
-            }
-        }
-    }
-
     /// Entries of `object.recon` after a pass of `minutes` that ended at `ended`, seconds since the
     /// epoch.
     pub(crate) fn to_recon(&self, minutes: f64, ended: f64) -> Map<String, Value> {
@@ -89,10 +71,8 @@ mod tests {
     fn failures_are_told_by_device() {
         let mut stats = ReplicationStats::default();
         stats.add_failure("10.0.0.1", "sda");
-        let mut other = ReplicationStats::default();
-        other.add_failure("10.0.0.1", "sda");
-        other.add_failure("10.0.0.2", "sdb");
-        stats.add(&other);
+        stats.add_failure("10.0.0.1", "sda");
+        stats.add_failure("10.0.0.2", "sdb");
         let recon = stats.to_recon(1.5, 100.0);
         assert_eq!(recon["replication_stats"]["failure"], 3);
         let nodes = &recon["replication_stats"]["failure_nodes"];

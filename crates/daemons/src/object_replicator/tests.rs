@@ -3,13 +3,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use cairn_disk::engine::{Content, Sendable};
-use cairn_disk::{DevicesConfig, FallocateReserve, FragmentChoice, ObjectId, PartitionKey};
+use cairn_disk::{
+    Devices, DevicesConfig, FallocateReserve, FragmentChoice, ObjectId, PartitionKey,
+};
 use cairn_formats::ini::Section;
-use cairn_http::{Body, Request, Service};
+use cairn_http::{Body, Clock, Request, Service};
+use cairn_peer::{Backends, Rings};
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
-use cairn_types::{HashPath, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::StatusCode;
 
 use super::*;
@@ -130,7 +134,7 @@ impl Cluster {
         );
         let config = ReplicatorConfig::read(&section).unwrap();
         let replicator = ObjectReplicator::new(config, self.nodes[node].parts.clone());
-        replicator.once(&Only::default()).await
+        replicator.pass(&PassFilter::default()).await
     }
 
     /// A node's replica of an object: when it was written, with its content, or deleted.

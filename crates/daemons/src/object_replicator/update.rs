@@ -13,11 +13,11 @@ use thiserror::Error;
 use tracing::{error, warn};
 
 use super::config::{HandoffDelete, SyncMethod};
-use super::jobs::Job;
-use super::pass::Pass;
+use super::pass::{Job, Pass, Replication};
 use super::rsync::RsyncError;
 use crate::calls;
-use crate::ssync::{Delivered, Order, Sender, SsyncError};
+use crate::object_pass::PartitionWork;
+use crate::ssync::{Delivered, Order, SsyncError};
 
 /// Maximum response: four times the hashes of 4,096 suffixes.
 const HASHES_MAX_BYTES: u64 = 1 << 20;
@@ -69,20 +69,20 @@ pub(super) fn identity(node: &Node) -> (String, String) {
 
 impl Pass {
     pub(super) async fn update(&self, job: &Job) {
-        self.count(&job.local.device, |stats| stats.attempted += 1);
+        self.count(|stats| stats.attempted += 1);
         let mut attempts = Attempts {
-            left: job.nodes.len(),
+            left: job.other_primaries().len(),
             targets: HashSet::new(),
             failed: HashSet::new(),
         };
         if let Err(error) = self.update_all(job, &mut attempts).await {
             let (device, partition) = (&job.local.device, job.partition);
-            if self.replicator.logged.is_due(device, &error) {
+            if self.context().logged.is_due(device, &error) {
                 warn!(device, partition, %error, "partition not replicated");
             }
             attempts.failed.clone_from(&attempts.targets);
         }
-        self.count(&job.local.device, |stats| {
+        self.count(|stats| {
             for (ip, device) in &attempts.failed {
                 stats.add_failure(ip, device);
             }
@@ -91,15 +91,14 @@ impl Pass {
     }
 
     async fn update_all(&self, job: &Job, attempts: &mut Attempts) -> Result<(), DiskError> {
-        let found = self
-            .local_hashes(job, Vec::new(), job.is_looked_into(self.cycle))
-            .await?;
-        self.count(&job.local.device, |stats| {
+        let is_search_due = self.work.is_search_due(job.partition);
+        let found = job.hashes(Vec::new(), is_search_due).await?;
+        self.count(|stats| {
             stats.suffix_hash += found.hashed;
             stats.suffix_count += found.hashes.len() as u64;
         });
         let mut local = whole(found);
-        let mut primaries = job.nodes.clone();
+        let mut primaries = job.other_primaries();
         own_thread::shuffle(&mut primaries);
         let mut primaries = primaries.into_iter();
         let mut handoffs = None;
@@ -132,7 +131,7 @@ impl Pass {
                     if is_sent && region != job.local.region {
                         regions_done.insert(region);
                     }
-                    self.count(&job.local.device, |stats| match outcome {
+                    self.count(|stats| match outcome {
                         Outcome::Same => stats.hashmatch += 1,
                         Outcome::Sent { suffixes } => {
                             stats.rsync += 1;
@@ -156,7 +155,7 @@ impl Pass {
 
     /// Replaces an unmounted device by a handoff, unless fewer copies suffice and will exist.
     fn try_another(&self, attempts: &mut Attempts) {
-        let is_wanted = match self.replicator.config.handoff_delete {
+        let is_wanted = match self.work.replicator.config.handoff_delete {
             HandoffDelete::Auto => true,
             HandoffDelete::After(copies) => {
                 // One is ours.
@@ -189,7 +188,7 @@ impl Pass {
         // They may be in step again since they were hashed; those missing there cannot be.
         suffixes.retain(|suffix| remote.contains_key(suffix));
         if !suffixes.is_empty() {
-            *local = whole(self.local_hashes(job, suffixes, false).await?);
+            *local = whole(job.hashes(suffixes, false).await?);
         }
         suffixes = differing(local);
         if suffixes.is_empty() {
@@ -210,19 +209,10 @@ impl Pass {
         suffixes: &[String],
         only: Option<&HashSet<cairn_types::ObjectHash>>,
     ) -> Result<Delivered, SyncError> {
-        match (self.replicator.config.sync_method, job.engine.rsync()) {
+        match (self.work.replicator.config.sync_method, job.engine.rsync()) {
             // An engine without files has no rsync.
             (SyncMethod::Ssync, _) | (SyncMethod::Rsync, None) => {
-                let config = &self.replicator.config;
-                let sender = Sender {
-                    engine: &job.engine,
-                    backends: &self.replicator.parts.backends,
-                    daemon: "object-replicator",
-                    node_timeout: config.node_timeout,
-                    http_timeout: config.http_timeout,
-                    permits: &self.permits,
-                    on_progress: &|| self.note_progress(),
-                };
+                let on_progress = || self.note_progress();
                 let order = Order {
                     device: &job.device,
                     policy: job.policy,
@@ -231,7 +221,7 @@ impl Pass {
                     only,
                     fragments: None,
                 };
-                Ok(sender.ssync(&order, node).await?)
+                Ok(self.sender(job, &on_progress).ssync(&order, node).await?)
             }
             (SyncMethod::Rsync, Some(rsync)) => {
                 let sent = self.rsync(job, rsync, node, suffixes).await;
@@ -242,19 +232,6 @@ impl Pass {
                 Ok(Delivered::default())
             }
         }
-    }
-
-    async fn local_hashes(
-        &self,
-        job: &Job,
-        recalculate: Vec<String>,
-        look: bool,
-    ) -> Result<Hashed, DiskError> {
-        let (engine, at) = (job.engine.clone(), job.at());
-        let hashed = job
-            .device
-            .write(move |disk| engine.suffix_hashes(disk, at, &recalculate, look));
-        hashed.await
     }
 
     async fn remote_hashes(
@@ -293,12 +270,12 @@ impl Pass {
         node: &Node,
         suffixes: &str,
     ) -> Result<bytes::Bytes, SyncError> {
-        let daemon = "object-replicator";
+        let daemon = Replication::USER_AGENT;
         let request = calls::hashes_of(node, job.partition, suffixes, job.policy, daemon);
-        let patience = self.replicator.config.http_timeout;
-        let backends = &self.replicator.parts.backends;
+        let timeout = self.config().http_timeout;
+        let backends = &self.parts().backends;
         let (status, body) =
-            calls::call_for_body(backends, node, request, patience, HASHES_MAX_BYTES).await?;
+            calls::call_for_body(backends, node, request, timeout, HASHES_MAX_BYTES).await?;
         match status {
             StatusCode::OK => body.ok_or(SyncError::Hashes),
             StatusCode::INSUFFICIENT_STORAGE => Err(SyncError::Unmounted),

@@ -152,7 +152,7 @@ async fn an_update_is_kept_until_all_have_it() {
     let cluster = cluster();
     cluster.leave_update(5).await;
     cluster.leave_update(7).await;
-    let stats = cluster.updater.sweep().await;
+    let stats = cluster.updater.pass().await;
     assert_eq!(
         (stats.failures, stats.outdated_unlinks, stats.successes),
         (1, 1, 0)
@@ -165,11 +165,11 @@ async fn an_update_is_kept_until_all_have_it() {
     assert_eq!(cluster.pending(), 1);
 
     cluster.third.store(201, Ordering::SeqCst);
-    let stats = cluster.updater.sweep().await;
+    let stats = cluster.updater.pass().await;
     assert_eq!((stats.failures, stats.successes), (0, 1));
     assert_eq!(cluster.take_seen(), [format!("6203 {path}")]);
     assert_eq!(cluster.pending(), 0);
-    assert_eq!(cluster.updater.sweep().await, SweepStats::default());
+    assert_eq!(cluster.updater.pass().await, SweepStats::default());
 }
 
 #[tokio::test]
@@ -184,7 +184,7 @@ async fn a_busy_container_takes_turns() {
     cluster.leave_update_of(6, &[("X-Timestamp", 6)]).await;
     let post = [("X-Timestamp", 2), ("X-Content-Type-Timestamp", 8)];
     cluster.leave_update_of(8, &post).await;
-    let stats = cluster.updater.sweep().await;
+    let stats = cluster.updater.pass().await;
     assert_eq!((stats.deferrals, stats.drains, stats.skips), (2, 0, 2));
     assert_eq!(stats.successes, 1);
     assert_eq!(
@@ -199,7 +199,7 @@ async fn an_older_update_counts_where_it_tells_more() {
     let cluster = cluster();
     cluster.third.store(201, Ordering::SeqCst);
     let sweep = async || {
-        let stats = cluster.updater.sweep().await;
+        let stats = cluster.updater.pass().await;
         assert_eq!(cluster.pending(), 0);
         (stats.successes, stats.outdated_unlinks)
     };
@@ -220,14 +220,14 @@ async fn a_redirected_update_goes_to_the_shard() {
     let cluster = cluster();
     cluster.leave_update(5).await;
     cluster.third.store(301, Ordering::SeqCst);
-    let stats = cluster.updater.sweep().await;
+    let stats = cluster.updater.pass().await;
     // The third server sends back to the same shard: the next sweep starts at the root again.
     assert_eq!((stats.redirects, stats.successes), (2, 0));
     let shard = "PUT .shards_a/c%20s/o%20%C3%A9";
     assert!(cluster.take_seen().contains(&format!("6201 {shard}")));
     assert_eq!(cluster.pending(), 1);
     cluster.third.store(204, Ordering::SeqCst);
-    assert_eq!(cluster.updater.sweep().await.successes, 1);
+    assert_eq!(cluster.updater.pass().await.successes, 1);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cairn_daemons::object_replicator::HandoffDelete;
 use cairn_daemons::{
-    AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor, ObjectReplicator, Only,
+    AuditStats, AuditorConfig, AuditorParts, ObjectAuditor, ObjectReplicator, PassFilter,
     ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };
 use cairn_disk::{
@@ -381,11 +381,11 @@ impl Cluster {
             clock: Clock::system(),
         };
         ObjectReplicator::new(config, parts)
-            .once(&Only::default())
+            .pass(&PassFilter::default())
             .await
     }
 
-    pub(crate) async fn audit_by_cairn(&self, node: usize, only: &AuditOnly) -> AuditStats {
+    pub(crate) async fn audit_by_cairn(&self, node: usize, only: &PassFilter) -> AuditStats {
         let mut config = AuditorConfig::read(&self.section(node, "object-auditor")).unwrap();
         config.files_per_second = 0.0;
         let parts = AuditorParts {
@@ -394,7 +394,7 @@ impl Cluster {
             devices: self.devices(node),
             clock: Clock::system(),
         };
-        ObjectAuditor::new(config, parts).once(only).await
+        ObjectAuditor::new(config, parts).pass(only).await
     }
 
     pub(crate) fn recon(&self, node: usize) -> serde_json::Value {

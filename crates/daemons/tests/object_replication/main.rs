@@ -13,7 +13,7 @@ mod tree;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cairn_daemons::AuditOnly;
+use cairn_daemons::PassFilter;
 use cluster::Kind::{Cairn, Swift};
 use cluster::{Cluster, Kind, NODES};
 
@@ -327,14 +327,16 @@ async fn what_is_damaged_is_quarantined_and_comes_back() {
             .unwrap();
     }
     // A walk that only opens objects finds those emptied by a crash.
-    let opening = AuditOnly {
+    let opening = PassFilter {
         zero_byte_fps: Some(0.0),
-        ..AuditOnly::default()
+        ..PassFilter::default()
     };
     let stats = cluster.audit_by_cairn(damaged, &opening).await;
     assert_eq!(stats.quarantined, u64::from(is_cut), "{stats:?}");
     assert_eq!(stats.bytes_processed, 0);
-    let stats = cluster.audit_by_cairn(damaged, &AuditOnly::default()).await;
+    let stats = cluster
+        .audit_by_cairn(damaged, &PassFilter::default())
+        .await;
     assert_eq!(stats.quarantined, 1, "{stats:?}");
     assert_eq!(stats.errors, 0);
     assert!(!dir.exists());

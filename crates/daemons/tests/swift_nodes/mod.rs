@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_daemons::{DbReplicator, DbReplicatorConfig};
+use cairn_daemons::{DbReplicator, DbReplicatorConfig, PassFilter};
 use cairn_formats::ini::Section;
 use cairn_http::Handler;
 use cairn_http::metrics::Metrics;
@@ -399,7 +399,7 @@ impl Cluster {
                     self.nodes[node].pool.clone(),
                     Backends::new(Duration::from_secs(1)),
                 );
-                let stats = replicator.once().await;
+                let stats = replicator.pass(&PassFilter::default()).await;
                 json!({
                     "attempted": stats.attempted, "failure": stats.failure,
                     "rsync": stats.rsync, "diff": stats.diff, "remove": stats.remove,

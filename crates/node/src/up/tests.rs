@@ -263,7 +263,7 @@ async fn all_daemons_run_and_only_once() {
     servers.push(servers[container.unwrap()].clone());
     let services = Services::build(&servers, EngineModules::all(), false, true).unwrap();
     assert_eq!(services.handlers().len(), 5);
-    let kinds: Vec<DaemonKind> = services.daemons().iter().map(|d| d.kind).collect();
+    let kinds: Vec<DaemonKind> = services.daemons().iter().map(|d| d.kind()).collect();
     // For clusters with fragments, shards, several policies or other clusters.
     let idle = [
         DaemonKind::ContainerReconciler,

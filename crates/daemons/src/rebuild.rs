@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use cairn_disk::metadata::FRAGMENT_INDEX;
 use cairn_disk::{Device, DiskError, Engine, Metadata, ObjectInfo, ObjectKey, Suspect};
 use cairn_erasure::{Codec, CodecError};
+use cairn_formats::ini::{ConfError, Section};
 use cairn_http::lines::{BodyLines, LineError};
 use cairn_http::own_thread;
 use cairn_http::respond::{header, header_timestamp};
@@ -23,7 +24,6 @@ use http::{Method, StatusCode};
 use thiserror::Error;
 use tracing::{debug, error, warn};
 
-use super::config::RequestNodeCount;
 use crate::calls;
 
 const EC_ETAG: &str = "X-Object-Sysmeta-Ec-Etag";
@@ -55,18 +55,50 @@ pub(crate) enum RebuildError {
 
 /// Rebuilds fragments of one partition.
 pub(crate) struct Rebuilder {
-    pub(super) policy: PolicyIndex,
-    pub(super) scheme: ErasureScheme,
-    pub(super) codec: Arc<Codec>,
-    pub(super) ring: Arc<LoadedRing>,
-    pub(super) device: Arc<Device>,
-    pub(super) engine: Arc<dyn Engine>,
-    pub(super) backends: Arc<Backends>,
-    pub(super) clock: Clock,
-    pub(super) node_timeout: Duration,
-    pub(super) quarantine_threshold: usize,
-    pub(super) quarantine_age: Duration,
-    pub(super) request_node_count: RequestNodeCount,
+    pub(crate) policy: PolicyIndex,
+    pub(crate) scheme: ErasureScheme,
+    pub(crate) codec: Arc<Codec>,
+    pub(crate) ring: Arc<LoadedRing>,
+    pub(crate) device: Arc<Device>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) backends: Arc<Backends>,
+    pub(crate) clock: Clock,
+    pub(crate) node_timeout: Duration,
+    pub(crate) quarantine_threshold: usize,
+    pub(crate) quarantine_age: Duration,
+    pub(crate) request_node_count: RequestNodeCount,
+}
+
+/// `request_node_count`: a number of servers, or a multiple of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestNodeCount {
+    Nodes(usize),
+    PerReplica(usize),
+}
+
+impl RequestNodeCount {
+    pub(crate) fn read(section: &Section) -> Result<Self, ConfError> {
+        let text = section.str_or("request_node_count", "2 * replicas");
+        let words: Vec<&str> = text.split_ascii_whitespace().collect();
+        let number = words.first().and_then(|word| word.parse().ok());
+        match (number, &words[..]) {
+            (Some(number), [_]) => Ok(RequestNodeCount::Nodes(number)),
+            (Some(number), [_, "*", word]) if word.eq_ignore_ascii_case("replicas") => {
+                Ok(RequestNodeCount::PerReplica(number))
+            }
+            _ => Err(section.bad(
+                "request_node_count",
+                "expected a number, or one as in 2 * replicas",
+            )),
+        }
+    }
+
+    pub(crate) fn for_replicas(self, replicas: usize) -> usize {
+        match self {
+            RequestNodeCount::Nodes(number) => number,
+            RequestNodeCount::PerReplica(number) => number.saturating_mul(replicas),
+        }
+    }
 }
 
 /// Responses with fragments of one timestamp.

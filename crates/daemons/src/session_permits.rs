@@ -24,25 +24,25 @@ struct DevicePermits {
 impl SessionPermits {
     /// Acquires a permit, held until dropped.
     pub(crate) async fn wait(&self, node: &str) -> Option<OwnedSemaphorePermit> {
-        let free = self.change(node, |turn| turn.free.clone());
+        let free = self.change(node, |permits| permits.free.clone());
         free.acquire_owned().await.ok()
     }
 
     /// Raises the limit to that announced by the node's server.
     pub(crate) fn allow(&self, node: &str, at_once: usize) {
-        self.change(node, |turn| {
+        self.change(node, |permits| {
             let of = at_once.min(SESSIONS_MAX);
-            if of > turn.of {
-                turn.free.add_permits(of - turn.of);
-                turn.of = of;
+            if of > permits.of {
+                permits.free.add_permits(of - permits.of);
+                permits.of = of;
             }
         });
     }
 
     fn change<T>(&self, node: &str, change: impl FnOnce(&mut DevicePermits) -> T) -> T {
-        let mut turns = self.0.lock();
+        let mut by_device = self.0.lock();
         change(
-            turns
+            by_device
                 .entry(node.to_owned())
                 .or_insert_with(|| DevicePermits {
                     free: Arc::new(Semaphore::new(1)),
@@ -62,28 +62,28 @@ mod tests {
 
     #[tokio::test]
     async fn one_at_a_time_and_more_once_that_is_allowed() {
-        let turns = SessionPermits::default();
-        let first = turns.wait("a").now_or_never().unwrap();
-        assert!(turns.wait("a").now_or_never().is_none());
-        assert!(turns.wait("b").now_or_never().is_some());
+        let permits = SessionPermits::default();
+        let first = permits.wait("a").now_or_never().unwrap();
+        assert!(permits.wait("a").now_or_never().is_none());
+        assert!(permits.wait("b").now_or_never().is_some());
         // A server with a limit of one announces it, or nothing.
-        turns.allow("a", 1);
-        assert!(turns.wait("a").now_or_never().is_none());
+        permits.allow("a", 1);
+        assert!(permits.wait("a").now_or_never().is_none());
         for _ in 0..2 {
-            turns.allow("a", 3);
+            permits.allow("a", 3);
         }
         let more = (
-            turns.wait("a").now_or_never(),
-            turns.wait("a").now_or_never(),
+            permits.wait("a").now_or_never(),
+            permits.wait("a").now_or_never(),
         );
         assert!(more.0.is_some() && more.1.is_some());
-        assert!(turns.wait("a").now_or_never().is_none());
+        assert!(permits.wait("a").now_or_never().is_none());
         drop(first);
-        assert!(turns.wait("a").now_or_never().is_some());
+        assert!(permits.wait("a").now_or_never().is_some());
         // Capped at our own maximum.
-        turns.allow("a", 1000);
+        permits.allow("a", 1000);
         let held: Vec<_> = (0..20)
-            .filter_map(|_| turns.wait("a").now_or_never())
+            .filter_map(|_| permits.wait("a").now_or_never())
             .collect();
         assert_eq!(held.len(), SESSIONS_MAX - 2);
         drop(more);

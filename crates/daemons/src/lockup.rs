@@ -1,32 +1,9 @@
-//! Periodic work until stopped, and lockup detection of a pass.
+//! Lockup detection of a pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, interval_at, sleep};
-
-/// Runs rounds; `interval` is from one round's start to the next one's. A round is dropped half-way
-/// when `stop` turns true.
-pub(crate) async fn run_every<F: Future<Output = ()>>(
-    interval: Duration,
-    mut stop: watch::Receiver<bool>,
-    mut round: impl FnMut() -> F,
-) {
-    loop {
-        let started = Instant::now();
-        tokio::select! {
-            () = round() => {}
-            _ = stop.wait_for(|s| *s) => return,
-        }
-        let rest = interval.saturating_sub(started.elapsed());
-        tokio::select! {
-            // Yields even with an interval of 0.
-            () = sleep(rest.max(Duration::from_millis(10))) => {}
-            _ = stop.wait_for(|s| *s) => return,
-        }
-    }
-}
 
 /// Lockup detection of a pass.
 pub(crate) struct Watch<'a> {
@@ -90,20 +67,5 @@ mod tests {
         assert_eq!(reports.load(Ordering::Relaxed), 3);
         assert!(!watch.over(std::future::pending(), report).await);
         assert!(started.elapsed().as_secs() < 250);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn rounds_end_when_told() {
-        let (tell, stop) = watch::channel(false);
-        let mut rounds = 0;
-        run_every(Duration::from_secs(5), stop, || {
-            rounds += 1;
-            if rounds == 3 {
-                tell.send_replace(true);
-            }
-            std::future::ready(())
-        })
-        .await;
-        assert_eq!(rounds, 3);
     }
 }
