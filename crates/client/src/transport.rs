@@ -66,7 +66,7 @@ enum Carrier {
     Network(Network),
     Process {
         handler: Handler,
-        /// What each request's context is made from.
+        /// Template of the context of each request.
         context: Box<Context>,
     },
 }
