@@ -52,6 +52,9 @@ pub enum ClientError {
     /// A name, header or range that no request can carry.
     #[error("{0}")]
     Invalid(String),
+    /// The trusted certificates cannot be read.
+    #[error("TLS: {0}")]
+    Tls(String),
     #[error(transparent)]
     Login(#[from] LoginError),
 }
@@ -96,7 +99,10 @@ impl ClientError {
                 matches!(status.as_u16(), 500 | 502 | 503 | 504)
             }
             ClientError::Protocol { .. } => true,
-            ClientError::Connect { .. } | ClientError::Invalid(_) | ClientError::Login(_) => false,
+            ClientError::Connect { .. }
+            | ClientError::Invalid(_)
+            | ClientError::Tls(_)
+            | ClientError::Login(_) => false,
         }
     }
 
@@ -107,7 +113,8 @@ impl ClientError {
             | ClientError::Broken { .. }
             | ClientError::Timeout { .. } => true,
             ClientError::Status { status, .. } => is_passing(*status),
-            ClientError::Protocol { .. } | ClientError::Invalid(_) => false,
+            ClientError::Protocol { .. } | ClientError::Invalid(_) | ClientError::Tls(_) => false,
+            ClientError::Login(LoginError::Status { status, .. }) => is_passing(*status),
             ClientError::Login(error) => matches!(error, LoginError::Unreachable { .. }),
         }
     }
@@ -184,6 +191,11 @@ pub enum LoginError {
         user: String,
         status: StatusCode,
     },
+    #[error("the login at {url} answered {status}")]
+    Status { url: String, status: StatusCode },
     #[error("the login at {url} answered what no login does: {reason}")]
     NotALogin { url: String, reason: String },
+    /// The trusted certificates cannot be read.
+    #[error("TLS: {0}")]
+    Tls(String),
 }

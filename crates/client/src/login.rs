@@ -1,14 +1,15 @@
-//! Logins: TempAuth v1, Keystone v3, or an existing token, and the environment variables of the
-//! `swift` client that configure them.
+//! Logins: TempAuth v1, Keystone v3 and v2.0, or an existing token, and the environment variables
+//! of the `swift` client that configure them.
 
-use http::header::CONTENT_TYPE;
+mod keystone;
+
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use serde_json::{Value, json};
 
+use crate::call::Call;
 use crate::error::{ClientError, LoginError};
-use crate::payload::Payload;
-use crate::transport::{Repeat, Transport};
+use crate::transport::Transport;
 use crate::url::StoreUrl;
+pub use keystone::{EndpointChoice, Keystone, KeystoneSecret};
 
 /// Maximum bytes of a login's response: a catalog of many services has some hundred kilobytes.
 const ANSWER_MAX_BYTES: u64 = 4 << 20;
@@ -22,35 +23,10 @@ pub enum Login {
         user: String,
         key: String,
     },
-    /// Keystone's v3 (`OS_AUTH_URL` and others).
+    /// Keystone (`OS_AUTH_URL` and others).
     Keystone(Box<Keystone>),
     /// A fixed token that is never renewed (`OS_AUTH_TOKEN`, `OS_STORAGE_URL`).
     Token { storage: StoreUrl, token: String },
-}
-
-/// Parameters of a Keystone login.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Keystone {
-    /// URL of Keystone, `http://host:5000/v3`.
-    pub url: StoreUrl,
-    pub secret: KeystoneSecret,
-    pub region: Option<String>,
-}
-
-/// Credentials for Keystone.
-#[derive(Clone, PartialEq, Eq)]
-pub enum KeystoneSecret {
-    Password {
-        user: String,
-        password: String,
-        user_domain: String,
-        project: Option<String>,
-        project_domain: String,
-    },
-    Application {
-        id: String,
-        secret: String,
-    },
 }
 
 impl std::fmt::Debug for Login {
@@ -65,9 +41,13 @@ impl std::fmt::Debug for Login {
 }
 
 /// The result of a successful login.
-pub(crate) struct SignedIn {
-    pub(crate) token: HeaderValue,
-    pub(crate) storage: StoreUrl,
+#[derive(Clone, Debug)]
+pub struct SignedIn {
+    pub token: HeaderValue,
+    /// The account's URL.
+    pub storage: StoreUrl,
+    /// The `Server` header of TempAuth's response, which is the store's; else empty.
+    pub server: String,
 }
 
 impl Login {
@@ -137,7 +117,10 @@ impl Login {
         Ok(Login::Keystone(Box::new(Keystone {
             url,
             secret,
-            region: get("OS_REGION_NAME"),
+            endpoint: EndpointChoice {
+                region: get("OS_REGION_NAME"),
+                ..EndpointChoice::default()
+            },
         })))
     }
 
@@ -146,13 +129,18 @@ impl Login {
         !matches!(self, Login::Token { .. })
     }
 
-    pub(crate) async fn sign_in(&self, transport: &Transport) -> Result<SignedIn, LoginError> {
+    /// Obtains a token.
+    ///
+    /// # Errors
+    /// [`LoginError`], which names the problem.
+    pub async fn sign_in(&self, transport: &Transport) -> Result<SignedIn, LoginError> {
         match self {
             Login::Tempauth { url, user, key } => tempauth(transport, url, user, key).await,
             Login::Keystone(keystone) => keystone.sign_in(transport).await,
             Login::Token { storage, token } => Ok(SignedIn {
                 token: header(token, "OS_AUTH_TOKEN")?,
                 storage: storage.clone(),
+                server: String::new(),
             }),
         }
     }
@@ -164,7 +152,8 @@ fn header(value: &str, variable: &'static str) -> Result<HeaderValue, LoginError
         value: "(not shown)".to_owned(),
         reason: "expected text on one line",
     };
-    let mut value = HeaderValue::from_str(value).map_err(wrong)?;
+    // Names and keys may be UTF-8.
+    let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(wrong)?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -177,17 +166,29 @@ fn not_a_login(url: &StoreUrl, reason: impl ToString) -> LoginError {
 }
 
 fn failed(url: &StoreUrl, user: &str, error: ClientError) -> LoginError {
-    match error.status() {
-        Some(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => LoginError::Refused {
-            url: url.to_string(),
-            user: user.to_owned(),
-            status,
+    let url = url.to_string();
+    match error {
+        ClientError::Status { status, .. }
+            if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) =>
+        {
+            let user = user.to_owned();
+            LoginError::Refused { url, user, status }
+        }
+        ClientError::Status { status, .. } => LoginError::Status { url, status },
+        ClientError::Connect { reason, .. } => LoginError::Unreachable { url, reason },
+        ClientError::Broken { reason, .. } => LoginError::Unreachable {
+            url,
+            reason: format!("the connection broke: {reason}"),
         },
-        _ if error.is_passing() => LoginError::Unreachable {
-            url: url.to_string(),
+        ClientError::Timeout { after, .. } => LoginError::Unreachable {
+            url,
+            reason: format!("no answer in {} s", after.as_secs_f64()),
+        },
+        ClientError::Tls(reason) => LoginError::Tls(reason),
+        error => LoginError::NotALogin {
+            url,
             reason: error.to_string(),
         },
-        _ => not_a_login(url, error),
     }
 }
 
@@ -197,115 +198,24 @@ async fn tempauth(
     user: &str,
     key: &str,
 ) -> Result<SignedIn, LoginError> {
-    let mut headers = HeaderMap::new();
-    headers.insert("x-auth-user", header(user, "ST_USER")?);
-    headers.insert("x-auth-key", header(key, "ST_KEY")?);
-    let answer = transport
-        .call(
-            url,
-            Method::GET,
-            "",
-            &headers,
-            &mut Payload::Empty,
-            Repeat::Passing,
-        )
-        .await
-        .map_err(|error| failed(url, user, error))?;
-    let text = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
+    let mut call = Call::new(Method::GET);
+    call.headers.insert("x-auth-user", header(user, "ST_USER")?);
+    call.headers.insert("x-auth-key", header(key, "ST_KEY")?);
+    let answer = transport.call(url, &mut call).await;
+    let answer = answer.map_err(|error| failed(url, user, error))?;
+    let text = |name: &str| text(answer.headers(), name);
     match (text("x-auth-token"), text("x-storage-url")) {
         (Some(token), Some(storage)) => Ok(SignedIn {
             token: header(&token, "X-Auth-Token")?,
             storage: StoreUrl::parse(&storage)?,
+            server: text("server").unwrap_or_default(),
         }),
         _ => Err(not_a_login(url, "no X-Auth-Token and X-Storage-Url")),
     }
 }
 
-impl Keystone {
-    fn request(&self) -> Value {
-        let domain = |name: &str| json!({ "name": name });
-        match &self.secret {
-            KeystoneSecret::Application { id, secret } => json!({ "auth": { "identity": {
-                "methods": ["application_credential"],
-                "application_credential": { "id": id, "secret": secret },
-            }}}),
-            KeystoneSecret::Password {
-                user,
-                password,
-                user_domain,
-                project,
-                project_domain,
-            } => {
-                let mut request = json!({ "auth": { "identity": {
-                    "methods": ["password"],
-                    "password": { "user": {
-                        "name": user, "password": password, "domain": domain(user_domain),
-                    }},
-                }}});
-                if let Some(project) = project {
-                    request["auth"]["scope"] = json!({ "project": {
-                        "name": project, "domain": domain(project_domain),
-                    }});
-                }
-                request
-            }
-        }
-    }
-
-    async fn sign_in(&self, transport: &Transport) -> Result<SignedIn, LoginError> {
-        let url = &self.url;
-        let path = match () {
-            () if url.path.ends_with("/auth/tokens") => url.path.clone(),
-            () if url.path.ends_with("/v3") => format!("{}/auth/tokens", url.path),
-            () => format!("{}/v3/auth/tokens", url.path),
-        };
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let user = match &self.secret {
-            KeystoneSecret::Password { user, .. } => user,
-            KeystoneSecret::Application { id, .. } => id,
-        };
-        let mut body = Payload::from(self.request().to_string().into_bytes());
-        let answer = transport
-            .call(
-                &url.with_path(&path),
-                Method::POST,
-                "",
-                &headers,
-                &mut body,
-                Repeat::Passing,
-            )
-            .await
-            .map_err(|error| failed(url, user, error))?;
-        let token = answer.headers().get("x-subject-token").cloned();
-        let token = token.ok_or_else(|| not_a_login(url, "no X-Subject-Token"))?;
-        let body = answer.into_body().collect(ANSWER_MAX_BYTES).await;
-        let body = body.map_err(|error| not_a_login(url, error))?;
-        let body: Value = serde_json::from_slice(&body).map_err(|e| not_a_login(url, e))?;
-        let storage = self.endpoint(&body["token"]["catalog"]).ok_or_else(|| {
-            not_a_login(url, "its catalog has no public object-store endpoint; check the project and OS_REGION_NAME")
-        })?;
-        Ok(SignedIn {
-            token,
-            storage: StoreUrl::parse(&storage)?,
-        })
-    }
-
-    fn endpoint(&self, catalog: &Value) -> Option<String> {
-        let region = self.region.as_deref();
-        let is_here = |endpoint: &&Value| {
-            let has = |key: &str, value: &str| endpoint[key] == value;
-            has("interface", "public")
-                && region.is_none_or(|name| has("region", name) || has("region_id", name))
-        };
-        let services = catalog.as_array()?.iter();
-        let endpoints = services
-            .filter(|service| service["type"] == "object-store")
-            .filter_map(|service| service["endpoints"].as_array())
-            .flatten();
-        let url = endpoints.filter(is_here).find_map(|e| e["url"].as_str());
-        url.map(str::to_owned)
-    }
+fn text(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
 }
 
 #[cfg(test)]
@@ -361,30 +271,5 @@ mod tests {
             ("OS_IDENTITY_API_VERSION", "2.0"),
         ]);
         assert!(error.unwrap_err().to_string().contains("expected 3"));
-    }
-
-    #[test]
-    fn picks_the_endpoint_of_the_region() {
-        let catalog = json!([
-            { "type": "identity", "endpoints": [{ "interface": "public", "url": "http://i" }] },
-            { "type": "object-store", "endpoints": [
-                { "interface": "admin", "region": "a", "url": "http://x" },
-                { "interface": "public", "region": "a", "url": "http://a" },
-                { "interface": "public", "region": "b", "url": "http://b" },
-            ]},
-        ]);
-        let mut keystone = Keystone {
-            url: StoreUrl::parse("http://h").unwrap(),
-            secret: KeystoneSecret::Application {
-                id: "i".into(),
-                secret: "s".into(),
-            },
-            region: None,
-        };
-        assert_eq!(keystone.endpoint(&catalog).as_deref(), Some("http://a"));
-        keystone.region = Some("b".into());
-        assert_eq!(keystone.endpoint(&catalog).as_deref(), Some("http://b"));
-        keystone.region = Some("c".into());
-        assert_eq!(keystone.endpoint(&catalog), None);
     }
 }

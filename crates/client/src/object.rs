@@ -9,15 +9,12 @@ use http::header::{
 use http::{Method, StatusCode};
 
 use crate::error::{ClientError, WriteError};
-use crate::listing::{self, Entry, ListQuery};
 use crate::manifest::ManifestEntry;
 use crate::payload::Payload;
+use crate::retries::Repeat;
 use crate::swift::Swift;
-use crate::transport::Repeat;
 use crate::url::{encode_path, encode_value};
 
-/// Maximum bytes of a listing: a page of 10,000 names of 1,024 bytes, each byte escaped.
-const LISTING_MAX_BYTES: u64 = 128 << 20;
 /// Maximum bytes of a manifest: Swift's default for a PUT is 8 MiB, and a GET adds ETags and dates.
 const MANIFEST_MAX_BYTES: u64 = 64 << 20;
 
@@ -35,7 +32,7 @@ pub enum Condition<'a> {
 impl Condition<'_> {
     fn repeat(self) -> Repeat {
         match self {
-            Condition::None => Repeat::Passing,
+            Condition::None => Repeat::Always,
             Condition::Absent | Condition::Matches(_) => Repeat::Unsent,
         }
     }
@@ -135,39 +132,6 @@ impl Swift {
             .request(Method::HEAD, &path, "", headers, Payload::Empty)
             .await?;
         Ok(Info::of(answer.into_parts().0.headers))
-    }
-
-    /// Reads one page of a listing.
-    pub async fn list(
-        &self,
-        container: &str,
-        query: &ListQuery<'_>,
-    ) -> Result<Vec<Entry>, ClientError> {
-        let path = format!("/{}", encode_value(container));
-        let mut text = "?format=json".to_owned();
-        let mut add = |name: &str, value: &str| {
-            if !value.is_empty() {
-                text.push_str(&format!("&{name}={}", encode_value(value)));
-            }
-        };
-        add("prefix", query.prefix);
-        add(
-            "delimiter",
-            &query.delimiter.map(String::from).unwrap_or_default(),
-        );
-        add("marker", query.marker);
-        if query.limit > 0 {
-            add("limit", &query.limit.to_string());
-        }
-        let headers = HeaderMap::new();
-        let answer = self
-            .request(Method::GET, &path, &text, headers, Payload::Empty)
-            .await?;
-        if answer.status() == StatusCode::NO_CONTENT {
-            return Ok(Vec::new());
-        }
-        let body = self.whole(answer, &path, LISTING_MAX_BYTES).await?;
-        listing::parse(&body).map_err(|error| protocol(Method::GET, &path, error))
     }
 
     pub async fn head(&self, container: &str, object: &str) -> Result<Info, ClientError> {
@@ -283,7 +247,7 @@ impl Swift {
                     let error = format!("{length} bytes were asked for, {came} came");
                     return Err(protocol(Method::GET, &path, error));
                 }
-                Err(error) if attempt < self.options().attempts && error.is_passing() => {
+                Err(error) if attempt < self.options().retries.attempts && error.is_passing() => {
                     tracing::debug!(attempt, %error, "a body broke off, it is asked for again");
                     attempt += 1;
                 }

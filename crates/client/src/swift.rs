@@ -7,10 +7,12 @@ use http::header::{HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use parking_lot::RwLock;
 
+use crate::call::{Accepts, Call};
 use crate::error::{ClientError, LoginError};
 use crate::login::Login;
 use crate::payload::Payload;
-use crate::transport::{Options, Repeat, Transport};
+use crate::retries::Repeat;
+use crate::transport::{Options, Transport};
 use crate::url::StoreUrl;
 
 struct Inner {
@@ -28,7 +30,8 @@ struct Inner {
 pub struct Swift(Arc<Inner>);
 
 impl Swift {
-    /// Logs in. `account` is the account's URL, if it is not the one in the login's response.
+    /// Logs in over HTTP. `account` is the account's URL, if it is not the one in the login's
+    /// response.
     ///
     /// # Errors
     /// [`LoginError`], which names the problem.
@@ -37,17 +40,24 @@ impl Swift {
         account: Option<StoreUrl>,
         options: &Options,
     ) -> Result<Swift, LoginError> {
-        let login_tls = match &login {
-            Login::Tempauth { url, .. } => url.tls,
-            Login::Keystone(keystone) => keystone.url.tls,
-            Login::Token { storage, .. } => storage.tls,
-        };
-        let needs_tls = login_tls || account.as_ref().is_some_and(|account| account.tls);
-        let mut transport = Transport::new(options, needs_tls)?;
+        Swift::over(Transport::network(options), login, account).await
+    }
+
+    /// Logs in like [`Swift::connect`], over any transport.
+    ///
+    /// # Errors
+    /// [`LoginError`], which names the problem.
+    pub async fn over(
+        transport: Transport,
+        login: Login,
+        account: Option<StoreUrl>,
+    ) -> Result<Swift, LoginError> {
         let signed_in = login.sign_in(&transport).await?;
         let storage = account.unwrap_or(signed_in.storage);
-        if storage.tls && !needs_tls {
-            transport = Transport::new(options, true)?;
+        match transport.check(&storage).await {
+            Err(ClientError::Tls(reason)) => return Err(LoginError::Tls(reason)),
+            // Requests try again.
+            Err(_) | Ok(()) => {}
         }
         Ok(Swift(Arc::new(Inner {
             transport,
@@ -61,6 +71,11 @@ impl Swift {
     /// The account's URL.
     pub fn account(&self) -> &StoreUrl {
         &self.0.storage
+    }
+
+    /// Number of requests so far that were sent again.
+    pub fn repeats(&self) -> u64 {
+        self.0.transport.repeats()
     }
 
     pub(crate) fn options(&self) -> &Options {
@@ -85,7 +100,7 @@ impl Swift {
         headers: HeaderMap,
         payload: Payload,
     ) -> Result<Response, ClientError> {
-        self.send(method, path, query, headers, payload, Repeat::Passing)
+        self.send(method, path, query, headers, payload, Repeat::Always)
             .await
     }
 
@@ -95,33 +110,31 @@ impl Swift {
         method: Method,
         path: &str,
         query: &str,
-        mut headers: HeaderMap,
-        mut payload: Payload,
+        headers: HeaderMap,
+        payload: Payload,
         repeat: Repeat,
     ) -> Result<Response, ClientError> {
         let inner = &self.0;
-        let url = inner
-            .storage
-            .with_path(&format!("{}{path}", inner.storage.path));
-        let used = self.token();
-        headers.insert("x-auth-token", used.clone());
-        let call = |headers: HeaderMap, mut payload: Payload, method: Method| {
-            let url = url.clone();
-            async move {
-                let transport = &inner.transport;
-                let answer = transport
-                    .call(&url, method, query, &headers, &mut payload, repeat)
-                    .await;
-                (answer, payload, headers)
-            }
+        let url = inner.storage.below(path);
+        let mut call = Call {
+            query,
+            headers,
+            payload,
+            // The response to a conditional GET of unchanged content.
+            accepts: Accepts::Also(&[StatusCode::NOT_MODIFIED]),
+            repeat,
+            ..Call::new(method)
         };
-        let answer;
-        (answer, payload, headers) = call(headers, payload, method.clone()).await;
+        let used = self.token();
+        call.headers.insert("x-auth-token", used.clone());
+        let answer = inner.transport.call(&url, &mut call).await;
         let is_expired = |error: &ClientError| error.status() == Some(StatusCode::UNAUTHORIZED);
+        let can_repeat = inner.login.can_renew() && call.payload.can_repeat();
         match answer {
-            Err(error) if is_expired(&error) && inner.login.can_renew() && payload.can_repeat() => {
-                headers.insert("x-auth-token", self.renew(&used).await?);
-                call(headers, payload, method).await.0
+            Err(error) if is_expired(&error) && can_repeat => {
+                call.headers
+                    .insert("x-auth-token", self.renew(&used).await?);
+                inner.transport.call(&url, &mut call).await
             }
             answer => answer,
         }
@@ -130,11 +143,8 @@ impl Swift {
     /// Requests `/info` of the store, which needs no token.
     pub(crate) async fn request_info(&self) -> Result<Response, ClientError> {
         let url = self.0.storage.with_path("/info");
-        let (headers, mut payload) = (HeaderMap::new(), Payload::Empty);
-        let transport = &self.0.transport;
-        let repeat = Repeat::Passing;
-        let call = transport.call(&url, Method::GET, "", &headers, &mut payload, repeat);
-        call.await
+        let mut call = Call::new(Method::GET);
+        self.0.transport.call(&url, &mut call).await
     }
 
     /// Obtains a token other than `old`.

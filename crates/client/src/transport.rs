@@ -1,20 +1,22 @@
-//! HTTP requests over pooled connections, repeated a bounded number of times after transient
-//! failures. Without authentication.
+//! Carries requests to a store over pooled connections, or to a service of this process, and
+//! repeats them a bounded number of times after failures. Without authentication.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+mod network;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cairn_http::client::{CallError, Client};
+use bytes::Bytes;
 use cairn_http::tls::{ClientTls, Trust};
-use cairn_http::{Request, Response};
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
-use http::{Method, StatusCode};
-use rand::RngExt;
+use cairn_http::{Body, BodyError, Context, Handler, Request, Response};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::error::{ClientError, LoginError};
-use crate::payload::Payload;
+use crate::call::Call;
+use crate::error::ClientError;
+use crate::retries::Retries;
 use crate::url::StoreUrl;
+use network::Network;
 
 /// Timeouts and limits of calls.
 #[derive(Clone, Debug)]
@@ -25,12 +27,11 @@ pub struct Options {
     pub answer_timeout: Duration,
     /// Time between two pieces of a response's body.
     pub stall_timeout: Duration,
-    /// Maximum number of times that a request is sent if it fails transiently.
-    pub attempts: u32,
-    /// Maximum number of idle connections kept.
+    pub retries: Retries,
+    /// Maximum number of idle connections kept to one address.
     pub idle_connections: usize,
-    /// A PEM file of certificate authorities that are trusted instead of the system's.
-    pub authorities: Option<PathBuf>,
+    /// Certificates of `https` stores that are accepted.
+    pub trust: Trust,
 }
 
 impl Default for Options {
@@ -39,115 +40,124 @@ impl Default for Options {
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(30),
-            attempts: 4,
+            retries: Retries::default(),
             idle_connections: 64,
-            authorities: None,
+            trust: Trust::System,
         }
-    }
-}
-
-/// The failures after which a request is repeated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
-    /// All transient failures. The request may then be carried out twice.
-    Passing,
-    /// Only failures before which the store has done nothing: a conditional write that succeeded
-    /// would fail when repeated.
-    Unsent,
-}
-
-impl Repeat {
-    fn covers(self, error: &ClientError) -> bool {
-        error.is_passing() && (self == Repeat::Passing || !error.is_in_doubt())
     }
 }
 
 /// Minimum speed of an upload; a slower one times out.
 const UPLOAD_BYTES_PER_SECOND: u64 = 1 << 20;
-
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause before the second attempt; doubled for each further one.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes read of an error response's body.
 const REASON_MAX_BYTES: u64 = 16 << 10;
 const REASON_MAX_CHARS: usize = 200;
 
-/// Pooled connections, and requests over them with retries; without authentication.
+/// A way to a store. Cheap to clone; all clones share connections.
 #[derive(Clone)]
-pub(crate) struct Transport {
-    plain: Client,
-    tls: Client,
+pub struct Transport {
+    carrier: Carrier,
     pub(crate) options: Options,
+    repeats: Arc<AtomicU64>,
+}
+
+#[derive(Clone)]
+enum Carrier {
+    Network(Network),
+    Process {
+        handler: Handler,
+        /// Template of the context of each request.
+        context: Box<Context>,
+    },
 }
 
 impl Transport {
-    pub(crate) fn new(options: &Options, needs_tls: bool) -> Result<Transport, LoginError> {
-        let tls = match needs_tls {
-            false => None,
-            true => {
-                let trust = options
-                    .authorities
-                    .clone()
-                    .map_or(Trust::System, Trust::File);
-                let wrong = |error: cairn_http::tls::TlsError| LoginError::Url {
-                    url: "https://".to_owned(),
-                    reason: error.to_string(),
-                };
-                Some(ClientTls::new(&trust, None).map_err(wrong)?)
-            }
-        };
-        let client = |tls| {
-            Client::with_tls(
-                options.connect_timeout,
-                options.idle_connections,
-                IDLE_TIMEOUT,
-                tls,
-            )
-        };
-        Ok(Transport {
-            plain: client(None),
-            tls: client(tls),
-            options: options.clone(),
-        })
+    /// HTTP, with TLS to those whose URL begins with `https`.
+    pub fn network(options: &Options) -> Transport {
+        Transport::over(Carrier::Network(Network::new(options, None)), options)
     }
 
-    /// Sends a request to `url`, with `query` (`?…`, or empty) appended, until the response does
-    /// not ask for a retry.
-    pub(crate) async fn call(
+    /// HTTP, with this TLS instead of one made from [`Options::trust`].
+    pub fn network_with_tls(options: &Options, tls: ClientTls) -> Transport {
+        Transport::over(Carrier::Network(Network::new(options, Some(tls))), options)
+    }
+
+    /// Calls of `handler`, a store (or a pipeline of one) in this process. Each attempt has its own
+    /// copy of `context`, with notes of its own. Hosts of URLs are ignored, but for the header.
+    pub fn in_process(handler: Handler, context: Context, options: &Options) -> Transport {
+        let context = Box::new(context);
+        Transport::over(Carrier::Process { handler, context }, options)
+    }
+
+    fn over(carrier: Carrier, options: &Options) -> Transport {
+        Transport {
+            carrier,
+            options: options.clone(),
+            repeats: Arc::default(),
+        }
+    }
+
+    /// Number of requests so far that were sent again.
+    pub fn repeats(&self) -> u64 {
+        self.repeats.load(Ordering::Relaxed)
+    }
+
+    /// Checks that a store can be addressed: its host has an address, and for `https` the trusted
+    /// certificates can be read. Nothing is sent to it.
+    ///
+    /// # Errors
+    /// [`ClientError::Connect`] or [`ClientError::Tls`].
+    pub async fn check(&self, url: &StoreUrl) -> Result<(), ClientError> {
+        match &self.carrier {
+            Carrier::Network(network) => network.check(url).await,
+            Carrier::Process { .. } => Ok(()),
+        }
+    }
+
+    /// Sends a request until the answer is one that it accepts, or one after which it is not sent
+    /// again. The body of the answer is not read.
+    ///
+    /// # Errors
+    /// [`ClientError`] of the last attempt.
+    pub async fn call(&self, url: &StoreUrl, call: &mut Call<'_>) -> Result<Response, ClientError> {
+        self.send(url, call, None).await
+    }
+
+    /// Sends a request like [`Transport::call`], and reads the answer's body, of at most `limit`
+    /// bytes; a body that breaks off is a failure like others. The timeout is for both.
+    ///
+    /// # Errors
+    /// [`ClientError`] of the last attempt.
+    pub async fn fetch(
         &self,
         url: &StoreUrl,
-        method: Method,
-        query: &str,
-        headers: &HeaderMap,
-        payload: &mut Payload,
-        repeat: Repeat,
+        call: &mut Call<'_>,
+        limit: u64,
+    ) -> Result<http::Response<Bytes>, ClientError> {
+        let answer = self.send(url, call, Some(limit)).await?;
+        Ok(answer.map(|body| body.as_full().unwrap_or_default()))
+    }
+
+    async fn send(
+        &self,
+        url: &StoreUrl,
+        call: &mut Call<'_>,
+        limit: Option<u64>,
     ) -> Result<Response, ClientError> {
-        let mut pause = PAUSE_MIN;
+        let retries = &self.options.retries;
         let mut attempt = 1;
         loop {
-            let result = self.attempt(url, &method, query, headers, payload).await;
-            let error = match result {
-                Ok(answer) if answer.status().is_success() => return Ok(answer),
-                // The response to a conditional GET of unchanged content.
-                Ok(answer) if answer.status() == StatusCode::NOT_MODIFIED => return Ok(answer),
-                Ok(answer) => ClientError::Status {
-                    method: method.clone(),
-                    path: url.path.clone(),
-                    status: answer.status(),
-                    reason: reason(answer).await,
-                },
+            let error = match self.attempt(url, call, limit).await {
+                Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let is_last = attempt >= self.options.attempts || !payload.can_repeat();
-            if is_last || !repeat.covers(&error) {
+            let is_last = attempt >= retries.attempts || !call.payload.can_repeat();
+            if is_last || !retries.covers(&error, call.repeat) {
                 return Err(error);
             }
             tracing::debug!(attempt, %error, "a request failed, it is sent again");
-            // Random, so that clients that were disconnected together do not all return together.
-            let jitter = rand::rng().random_range(0.5..1.0);
-            tokio::time::sleep(pause.mul_f64(jitter)).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            self.repeats.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(retries.pause(attempt)).await;
             attempt += 1;
         }
     }
@@ -155,89 +165,78 @@ impl Transport {
     async fn attempt(
         &self,
         url: &StoreUrl,
-        method: &Method,
-        query: &str,
-        headers: &HeaderMap,
-        payload: &mut Payload,
+        call: &mut Call<'_>,
+        limit: Option<u64>,
     ) -> Result<Response, ClientError> {
-        let broken = |reason: String| ClientError::Broken {
-            method: method.clone(),
-            path: url.path.clone(),
-            host: url.authority(),
-            reason,
-        };
-        let length = payload.len();
-        let body = payload.attempt();
-        let body = body.ok_or_else(|| broken("a stream is sent once".to_owned()))?;
-        let path = if url.path.is_empty() { "/" } else { &url.path };
-        let invalid = |error: http::Error| ClientError::Invalid(format!("{path}: {error}"));
-        let mut request: Request = http::Request::builder()
-            .method(method.clone())
-            .uri(format!("{path}{query}"))
-            .body(body)
-            .map_err(invalid)?;
-        *request.headers_mut() = headers.clone();
-        let host = HeaderValue::from_str(&url.authority());
-        let host = host.map_err(|error| ClientError::Invalid(error.to_string()))?;
-        request.headers_mut().insert(HOST, host);
-        if let (Some(length), &Method::PUT | &Method::POST) = (length, method) {
-            request.headers_mut().insert(CONTENT_LENGTH, length.into());
-        }
-        let address = self.resolve(url, method).await?;
-        let upload = Duration::from_secs(length.unwrap_or(0) / UPLOAD_BYTES_PER_SECOND);
-        let timeout = self.options.answer_timeout + upload;
-        let called = match url.tls {
-            true => {
-                self.tls
-                    .call_by_name(&url.host, address, request, timeout)
-                    .await
+        let upload = call.payload.len().unwrap_or(0) / UPLOAD_BYTES_PER_SECOND;
+        let patience = call.timeout.unwrap_or(self.options.answer_timeout);
+        let patience = patience + Duration::from_secs(upload);
+        let deadline = Instant::now() + patience;
+        let answer = match &self.carrier {
+            Carrier::Network(network) => network.call(url, call, patience).await?,
+            Carrier::Process { handler, context } => {
+                let mut request = call.request(url)?;
+                add_context(&mut request, context);
+                let called = timeout(patience, handler.call(request)).await;
+                called.map_err(|_| late(url, call, patience))?
             }
-            false => self.plain.call(address, request, timeout).await,
         };
-        called.map_err(|error| match error {
-            CallError::Connect { reason, .. } => ClientError::Connect {
-                method: method.clone(),
+        if !call.accepts.covers(&answer) {
+            return Err(ClientError::Status {
+                method: call.method.clone(),
                 path: url.path.clone(),
-                host: url.authority(),
-                reason,
-            },
-            CallError::Timeout { after, .. } => ClientError::Timeout {
-                method: method.clone(),
-                path: url.path.clone(),
-                host: url.authority(),
-                after,
-            },
-            CallError::Broken { reason, .. } => broken(reason),
-            CallError::BadRequest(reason) => ClientError::Invalid(format!("{path}: {reason}")),
-        })
+                status: answer.status(),
+                reason: reason(answer).await,
+            });
+        }
+        let Some(limit) = limit else {
+            return Ok(answer);
+        };
+        let (head, body) = answer.into_parts();
+        let body = match timeout_at(deadline, body.collect(limit)).await {
+            Ok(Ok(body)) => body,
+            Ok(Err(error @ BodyError::TooLarge(_))) => {
+                return Err(ClientError::Protocol {
+                    method: call.method.clone(),
+                    path: url.path.clone(),
+                    reason: error.to_string(),
+                });
+            }
+            Ok(Err(error)) => {
+                return Err(ClientError::Broken {
+                    method: call.method.clone(),
+                    path: url.path.clone(),
+                    host: url.authority(),
+                    reason: error.to_string(),
+                });
+            }
+            Err(_) => return Err(late(url, call, patience)),
+        };
+        Ok(Response::from_parts(head, Body::full(body)))
     }
+}
 
-    async fn resolve(&self, url: &StoreUrl, method: &Method) -> Result<SocketAddr, ClientError> {
-        if let Ok(ip) = url.host.parse() {
-            return Ok(SocketAddr::new(ip, url.port));
-        }
-        let failed = |reason: String| ClientError::Connect {
-            method: method.clone(),
-            path: url.path.clone(),
-            host: url.authority(),
-            reason,
-        };
-        let looking = tokio::net::lookup_host((url.host.as_str(), url.port));
-        match tokio::time::timeout(self.options.connect_timeout, looking).await {
-            Ok(Ok(mut addresses)) => {
-                let first = addresses.next();
-                first.ok_or_else(|| failed("the name has no address".to_owned()))
-            }
-            Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed("the name was not resolved in time".to_owned())),
-        }
+/// Gives a request its context. Notes are shared by all clones of a context, so each has new ones.
+fn add_context(request: &mut Request, context: &Context) {
+    request.extensions_mut().insert(Context {
+        notes: Arc::default(),
+        ..context.clone()
+    });
+}
+
+fn late(url: &StoreUrl, call: &Call<'_>, after: Duration) -> ClientError {
+    ClientError::Timeout {
+        method: call.method.clone(),
+        path: url.path.clone(),
+        host: url.authority(),
+        after,
     }
 }
 
 /// The first line of an error response's body.
 async fn reason(answer: Response) -> String {
     let reading = answer.into_body().collect(REASON_MAX_BYTES);
-    let Ok(Ok(body)) = tokio::time::timeout(Duration::from_secs(1), reading).await else {
+    let Ok(Ok(body)) = timeout(Duration::from_secs(1), reading).await else {
         return String::new();
     };
     let text = String::from_utf8_lossy(&body);

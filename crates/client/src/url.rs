@@ -47,8 +47,8 @@ impl StoreUrl {
             reason: reason.to_owned(),
         };
         let (tls, rest) = match text.split_once("://") {
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
             _ => return Err(wrong("expected a URL that begins with http:// or https://")),
         };
         let is_bad = |byte: u8| byte <= b' ' || byte >= 0x7f;
@@ -98,12 +98,27 @@ impl StoreUrl {
         }
     }
 
-    /// The same server with another path.
+    /// A path of a store in this process, which has no host.
+    pub fn in_process(path: &str) -> StoreUrl {
+        StoreUrl {
+            tls: false,
+            host: String::new(),
+            port: 80,
+            path: path.to_owned(),
+        }
+    }
+
+    /// The same server with another encoded path.
     pub fn with_path(&self, path: &str) -> StoreUrl {
         StoreUrl {
-            path: path.trim_end_matches('/').to_owned(),
+            path: path.to_owned(),
             ..self.clone()
         }
+    }
+
+    /// The URL of an encoded path below this one; a slash at its end is part of a name.
+    pub fn below(&self, path: &str) -> StoreUrl {
+        self.with_path(&format!("{}{path}", self.path))
     }
 }
 
@@ -124,7 +139,7 @@ mod tests {
         let url = StoreUrl::parse("http://10.0.0.1:8080/v1/AUTH_test/").unwrap();
         assert_eq!((url.host.as_str(), url.port), ("10.0.0.1", 8080));
         assert_eq!(url.to_string(), "http://10.0.0.1:8080/v1/AUTH_test");
-        let url = StoreUrl::parse("https://[::1]/v1").unwrap();
+        let url = StoreUrl::parse("HTTPS://[::1]/v1").unwrap();
         assert_eq!((url.host.as_str(), url.port), ("::1", 443));
         assert_eq!(url.to_string(), "https://[::1]/v1");
         for bad in [
@@ -138,6 +153,8 @@ mod tests {
         ] {
             assert!(StoreUrl::parse(bad).is_err(), "{bad}");
         }
+        let account = StoreUrl::parse("http://h/v1/a").unwrap();
+        assert_eq!(account.below("/c/dir/").to_string(), "http://h/v1/a/c/dir/");
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_client::{Call, Options, Retries, StoreUrl, Transport};
 use cairn_console_api::StoreView;
-use cairn_http::{Body, Context, Handler};
-use http::StatusCode;
+use cairn_http::{Context, Handler};
+use http::Method;
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,6 +17,8 @@ use tokio::sync::watch;
 use crate::history::now;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Maximum bytes of an answer about a server.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
 /// Number of samples kept: twenty minutes.
 const SAMPLES_MAX: usize = 600;
 /// Recon checks requested from each kind of server.
@@ -141,20 +144,17 @@ impl Store {
         json!({"every": SAMPLE_INTERVAL.as_secs(), "samples": samples.kept})
     }
 
-    /// The body that a server of this process returns with 200.
+    /// The body that a server of this process returns with 2xx.
     async fn get(&self, handler: &Handler, path: &str) -> Option<bytes::Bytes> {
-        let mut request = http::Request::get(path).body(Body::empty()).ok()?;
-        request.extensions_mut().insert(Context::default());
-        let call = async {
-            let response = handler.call(request).await;
-            match response.status() {
-                StatusCode::OK => response.into_body().collect(1 << 20).await.ok(),
-                _ => None,
-            }
+        let options = Options {
+            answer_timeout: Duration::from_secs(5),
+            retries: Retries::none(),
+            ..Options::default()
         };
-        tokio::time::timeout(Duration::from_secs(5), call)
-            .await
-            .ok()?
+        let transport = Transport::in_process(handler.clone(), Context::default(), &options);
+        let (url, mut call) = (StoreUrl::in_process(path), Call::new(Method::GET));
+        let answer = transport.fetch(&url, &mut call, ANSWER_MAX_BYTES).await;
+        Some(answer.ok()?.into_body())
     }
 }
 

@@ -1,17 +1,21 @@
 //! Access to the store's content through its Swift API: a signed-in page requests
-//! `/swift/v1/ACCOUNT/…` here, which is forwarded to the proxy of this process in the user's name.
+//! `/swift/v1/ACCOUNT/…` here, which is forwarded to the proxy of this process in the user's name:
+//! sign-ins by `cairn_client`, pages' own requests as they came, with bodies, statuses and headers
+//! that no client of ours has asked for.
 //!
 //! Object content is untrusted. It is sent as a download, in a sandbox, with sniffing disabled: a
 //! page stored as an object never runs with the console's rights.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use cairn_client::{Login, LoginError, Options, Retries, StoreUrl, Transport};
 use cairn_http::{Body, Context, Request, Response};
 use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
     HOST, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
 };
-use http::{Method, StatusCode, Uri};
+use http::{Method, StatusCode};
 
 use crate::answer::{Answer, Refusal, no_store};
 use crate::files::disposition;
@@ -21,6 +25,9 @@ use crate::store::Store;
 /// Path prefix of forwarded requests.
 pub(crate) const PREFIX: &str = "/swift";
 
+/// Timeout of a sign-in, which may wait for others'.
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Requests a token from the store's TempAuth.
 pub(crate) async fn sign_in(
     store: &Store,
@@ -28,43 +35,55 @@ pub(crate) async fn sign_in(
     key: &str,
     remote: Option<SocketAddr>,
 ) -> Result<StoreUser, Refusal> {
-    let bad = |field, what: &str| Refusal::field(field, format!("{field}: {what}"));
-    let value = |field: &'static str, text: &str| {
-        HeaderValue::from_str(text)
-            .ok()
-            .filter(|_| !text.is_empty() && text.len() <= 1024)
-            .ok_or_else(|| bad(field, "expected text on one line"))
-    };
-    let mut request = request(store, Method::GET, "/auth/v1.0", remote)?;
-    let headers = request.headers_mut();
-    headers.insert("x-auth-user", value("user", user)?);
-    headers.insert("x-auth-key", value("key", key)?);
-    let response = store.view.swift.call(request).await;
-    if !response.status().is_success() {
-        let words = match response.status() {
-            StatusCode::UNAUTHORIZED => "the store knows no such user with this key".to_owned(),
-            status => format!("the store's sign-in answered {status}"),
-        };
-        return Err(Refusal {
-            field: Some("key"),
-            ..Refusal::new(StatusCode::FORBIDDEN, words)
-        });
+    for (field, text) in [("user", user), ("key", key)] {
+        if text.is_empty() || text.len() > 1024 || HeaderValue::from_str(text).is_err() {
+            let words = format!("{field}: expected text on one line");
+            return Err(Refusal::field(field, words));
+        }
     }
-    let token = response.headers().get("x-auth-token").cloned();
-    let url = response.headers().get("x-storage-url");
-    let account = url
-        .and_then(|url| url.to_str().ok()?.parse::<Uri>().ok())
-        .map(|uri| uri.path().trim_end_matches('/').to_owned());
-    match (token, account) {
-        (Some(token), Some(account)) => Ok(StoreUser {
-            name: user.to_owned(),
-            token,
-            account,
-        }),
-        _ => Err(Refusal::new(
-            StatusCode::BAD_GATEWAY,
-            "the store's sign-in answered without a token or a storage URL",
-        )),
+    let failed = |error: LoginError| refusal(&error);
+    let login = Login::Tempauth {
+        url: StoreUrl::parse(&format!("{}/auth/v1.0", store.view.endpoint)).map_err(failed)?,
+        user: user.to_owned(),
+        key: key.to_owned(),
+    };
+    let options = Options {
+        answer_timeout: SIGN_IN_TIMEOUT,
+        retries: Retries::none(),
+        ..Options::default()
+    };
+    let transport = Transport::in_process(store.view.swift.clone(), context(remote), &options);
+    let signed_in = login.sign_in(&transport).await.map_err(failed)?;
+    Ok(StoreUser {
+        name: user.to_owned(),
+        token: signed_in.token,
+        account: signed_in.storage.path,
+    })
+}
+
+fn refusal(error: &LoginError) -> Refusal {
+    let words = match error {
+        LoginError::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => {
+            "the store knows no such user with this key".to_owned()
+        }
+        LoginError::Refused { status, .. } | LoginError::Status { status, .. } => {
+            format!("the store's sign-in answered {status}")
+        }
+        error => {
+            let words = format!("the store's sign-in: {error}");
+            return Refusal::new(StatusCode::BAD_GATEWAY, words);
+        }
+    };
+    Refusal {
+        field: Some("key"),
+        ..Refusal::new(StatusCode::FORBIDDEN, words)
+    }
+}
+
+fn context(remote: Option<SocketAddr>) -> Context {
+    Context {
+        remote,
+        ..Context::default()
     }
 }
 
@@ -85,10 +104,7 @@ fn request(
         .header(HOST, host)
         .body(Body::empty())
         .map_err(bad)?;
-    request.extensions_mut().insert(Context {
-        remote,
-        ..Context::default()
-    });
+    request.extensions_mut().insert(context(remote));
     Ok(request)
 }
 

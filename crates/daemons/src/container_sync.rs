@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_client::Transport;
 use cairn_formats::sync_realms::Realms;
 use cairn_http::Followed;
 use cairn_index::{
@@ -31,7 +32,7 @@ use crate::daemon::{Daemon, DaemonKind, PassFilter, PassFuture, Schedule};
 use crate::internal_client::InternalClient;
 use crate::local::{blocking, folders};
 pub use config::ContainerSyncConfig;
-use peer::{Clients, Peer};
+use peer::Peer;
 use row::{Done, Pair, RowError};
 
 /// Rows per page, after which the points are advanced.
@@ -69,7 +70,8 @@ pub struct ContainerSync {
     config: ContainerSyncConfig,
     parts: SyncParts,
     realms: Arc<Followed<Realms>>,
-    clients: Clients,
+    /// To other clusters.
+    transport: Transport,
     stats: Mutex<SyncStats>,
 }
 
@@ -78,7 +80,7 @@ impl ContainerSync {
         let parse = |file: &str, text: &str| Realms::parse(file, text).map_err(|e| e.to_string());
         Arc::new(ContainerSync {
             realms: Followed::new(config.realms_file.clone(), REALMS_CHECK_INTERVAL, parse),
-            clients: Clients::new(config.conn_timeout, config.tls.clone()),
+            transport: peer::transport(config.conn_timeout, config.tls.clone()),
             config,
             parts,
             stats: Mutex::default(),
@@ -208,7 +210,7 @@ impl ContainerSync {
         let Some(destination) = destination else {
             return Ok(None);
         };
-        let peer = Peer::find(&self.clients, destination, key).await?;
+        let peer = Peer::find(&self.transport, destination, key).await?;
         Ok(Some(Pair {
             client: self.parts.client.clone(),
             account: account.clone(),

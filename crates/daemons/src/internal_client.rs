@@ -1,67 +1,62 @@
 //! Internal client: requests to a proxy's pipeline in this process, without authentication and with
 //! access to reserved names; servers are reached over the replication network. Server errors are
 //! retried.
+//!
+//! It is `cairn_client` over a pipeline, with what daemons of Swift add to each request.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_client::{Accepts, Call, Options, Payload, Retries, RetryCauses, StoreUrl, Transport};
 use cairn_http::context::Context;
-use cairn_http::params::{quote, with_path_and_query};
+use cairn_http::params::{quote, quote_path};
 use cairn_http::rekey::{Rekey, Rekeyed};
-use cairn_http::{Body, Handler, Request, Response, Service};
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use cairn_http::{Body, Handler, Response};
+use http::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use serde_json::Value;
-use thiserror::Error;
-use tokio::time::{sleep, timeout};
+
+/// Reasons why a response is unusable.
+pub use cairn_client::ClientError as InternalClientError;
 
 /// Maximum listing: 10,000 names of at most a few kilobytes each.
 const LISTING_MAX_BYTES: u64 = 128 << 20;
 /// Maximum bytes read of other responses, whose bodies are ignored.
 const RESPONSE_MAX_BYTES: u64 = 64 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
-
-/// Reasons why a response is unusable.
-#[derive(Debug, Error)]
-pub enum InternalClientError {
-    #[error("{method} {path}: answered with {status}")]
-    Status {
-        method: Method,
-        path: String,
-        status: StatusCode,
-    },
-    #[error("{method} {path}: {problem}")]
-    Unusable {
-        method: Method,
-        path: String,
-        problem: &'static str,
-    },
-}
-
-impl InternalClientError {
-    pub fn status(&self) -> Option<StatusCode> {
-        match self {
-            InternalClientError::Status { status, .. } => Some(*status),
-            InternalClientError::Unusable { .. } => None,
-        }
-    }
-}
+/// Timeout of an upload, however large and slow.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// A pipeline that ends in a proxy, without filters for clients.
 #[derive(Clone)]
 pub struct InternalClient {
-    pipeline: Handler,
+    transport: Transport,
     agent: &'static str,
-    tries: u32,
 }
 
 impl InternalClient {
     /// Creates a client; `tries` is the maximum attempts of each request.
     pub fn new(pipeline: Handler, agent: &'static str, tries: u32) -> InternalClient {
+        let options = Options {
+            answer_timeout: REQUEST_TIMEOUT,
+            stall_timeout: REQUEST_TIMEOUT,
+            // The pauses of Swift's daemons.
+            retries: Retries {
+                attempts: tries.max(1),
+                pause_min: Duration::from_secs(2),
+                pause_max: Duration::from_secs(64),
+                has_jitter: false,
+                causes: RetryCauses::ServerErrors,
+            },
+            ..Options::default()
+        };
+        let context = Context {
+            allow_reserved: true,
+            ..Context::default()
+        };
         InternalClient {
-            pipeline,
+            transport: Transport::in_process(pipeline, context, &options),
             agent,
-            tries: tries.max(1),
         }
     }
 
@@ -73,18 +68,11 @@ impl InternalClient {
         headers: &[(&'static str, String)],
         also: &[StatusCode],
     ) -> Result<(StatusCode, HeaderMap), InternalClientError> {
-        let (status, headers, _) = self
-            .try_often(
-                &method,
-                path,
-                None,
-                headers,
-                Bytes::new(),
-                also,
-                RESPONSE_MAX_BYTES,
-            )
-            .await?;
-        Ok((status, headers))
+        let mut call = self.prepare(method, headers)?;
+        call.accepts = Accepts::Also(also);
+        let answer = self.fetch(path, call, RESPONSE_MAX_BYTES).await?;
+        let (head, _) = answer.into_parts();
+        Ok((head.status, head.headers))
     }
 
     /// One page of a listing after `marker`; empty at its end, or if there is none.
@@ -105,33 +93,11 @@ impl InternalClient {
         query: Option<&str>,
         headers: &[(&'static str, String)],
     ) -> Result<Response, InternalClientError> {
-        let method = Method::GET;
-        let mut attempt = 1;
-        loop {
-            let outcome = match self.request(&method, path, query, headers) {
-                None => Err(self.unusable(&method, path, "too long for a request")),
-                Some(request) => {
-                    match timeout(REQUEST_TIMEOUT, self.pipeline.call(request)).await {
-                        Err(_) => Err(self.unusable(&method, path, "no answer in time")),
-                        Ok(response) => Ok(response),
-                    }
-                }
-            };
-            match outcome {
-                Ok(response) if !response.status().is_server_error() => return Ok(response),
-                Ok(response) if attempt >= self.tries => {
-                    return Err(InternalClientError::Status {
-                        method,
-                        path: path.to_owned(),
-                        status: response.status(),
-                    });
-                }
-                Err(error) if attempt >= self.tries => return Err(error),
-                _ => {}
-            }
-            sleep(Duration::from_secs(1 << attempt.min(6))).await;
-            attempt += 1;
-        }
+        let query = query.map_or(String::new(), |query| format!("?{query}"));
+        let mut call = self.prepare(Method::GET, headers)?;
+        call.query = &query;
+        call.accepts = Accepts::If(|answer| !answer.status().is_server_error());
+        self.transport.call(&at(path), &mut call).await
     }
 
     /// Uploads an object in one attempt, as its body cannot be read again. Accepts 2xx.
@@ -141,31 +107,12 @@ impl InternalClient {
         headers: HeaderMap,
         body: Body,
     ) -> Result<StatusCode, InternalClientError> {
-        let method = Method::PUT;
-        let mut request = self
-            .request(&method, path, None, &[])
-            .ok_or_else(|| self.unusable(&method, path, "too long for a request"))?;
-        for (name, value) in &headers {
-            request.headers_mut().insert(name.clone(), value.clone());
-        }
-        *request.body_mut() = body;
-        let status = self.pipeline.call(request).await.status();
-        match status.is_success() {
-            true => Ok(status),
-            false => Err(InternalClientError::Status {
-                method,
-                path: path.to_owned(),
-                status,
-            }),
-        }
-    }
-
-    fn unusable(&self, method: &Method, path: &str, problem: &'static str) -> InternalClientError {
-        InternalClientError::Unusable {
-            method: method.clone(),
-            path: path.to_owned(),
-            problem,
-        }
+        let mut call = self.prepare(Method::PUT, &[])?;
+        call.headers.extend(headers);
+        call.payload = Payload::Stream(body);
+        call.timeout = Some(UPLOAD_TIMEOUT);
+        let answer = self.transport.call(&at(path), &mut call).await?;
+        Ok(answer.status())
     }
 
     /// Re-keys an object or a container through the filter `encryption`.
@@ -174,36 +121,14 @@ impl InternalClient {
         path: &str,
         order: Rekey,
     ) -> Result<Rekeyed, InternalClientError> {
-        let method = Method::POST;
-        let mut attempt = 1;
-        loop {
-            let mut request = self
-                .request(&method, path, None, &[])
-                .ok_or_else(|| self.unusable(&method, path, "too long for a request"))?;
-            request.extensions_mut().insert(order);
-            let (status, outcome) = match timeout(REQUEST_TIMEOUT, self.pipeline.call(request))
-                .await
-            {
-                Err(_) => return Err(self.unusable(&method, path, "no answer in time")),
-                Ok(mut answer) => (answer.status(), answer.extensions_mut().remove::<Rekeyed>()),
-            };
-            match outcome {
-                Some(outcome) => return Ok(outcome),
-                None if status.is_success() => {
-                    return Err(self.unusable(&method, path, "no filter encryption answered"));
-                }
-                None if attempt >= self.tries || !status.is_server_error() => {
-                    return Err(InternalClientError::Status {
-                        method,
-                        path: path.to_owned(),
-                        status,
-                    });
-                }
-                None => {}
-            }
-            sleep(Duration::from_secs(1 << attempt.min(6))).await;
-            attempt += 1;
-        }
+        let mut call = self.prepare(Method::POST, &[])?;
+        call.extensions.insert(order);
+        call.accepts = Accepts::If(|answer| {
+            answer.status().is_success() || answer.extensions().get::<Rekeyed>().is_some()
+        });
+        let mut answer = self.transport.call(&at(path), &mut call).await?;
+        let outcome = answer.extensions_mut().remove::<Rekeyed>();
+        outcome.ok_or_else(|| unusable(Method::POST, path, "no filter encryption answered"))
     }
 
     /// Sends a GET; returns headers and body.
@@ -213,18 +138,12 @@ impl InternalClient {
         query: &str,
         headers: &[(&'static str, String)],
     ) -> Result<(HeaderMap, Bytes), InternalClientError> {
-        let (_, headers, body) = self
-            .try_often(
-                &Method::GET,
-                path,
-                Some(query),
-                headers,
-                Bytes::new(),
-                &[],
-                LISTING_MAX_BYTES,
-            )
-            .await?;
-        Ok((headers, body))
+        let query = format!("?{query}");
+        let mut call = self.prepare(Method::GET, headers)?;
+        call.query = &query;
+        let answer = self.fetch(path, call, LISTING_MAX_BYTES).await?;
+        let (head, body) = answer.into_parts();
+        Ok((head.headers, body))
     }
 
     /// Updates a container with rows, as JSON, in one request. Accepts 2xx.
@@ -235,8 +154,9 @@ impl InternalClient {
         rows: Bytes,
     ) -> Result<(), InternalClientError> {
         let method = Method::from_bytes(b"UPDATE").unwrap_or_default();
-        self.try_often(&method, path, None, headers, rows, &[], RESPONSE_MAX_BYTES)
-            .await?;
+        let mut call = self.prepare(method, headers)?;
+        call.payload = rows.into();
+        self.fetch(path, call, RESPONSE_MAX_BYTES).await?;
         Ok(())
     }
 
@@ -247,113 +167,108 @@ impl InternalClient {
         query: &str,
         also: &[StatusCode],
     ) -> Result<Vec<Value>, InternalClientError> {
-        let method = Method::GET;
-        let nothing = Bytes::new();
-        let (status, _, body) = self
-            .try_often(
-                &method,
-                path,
-                Some(query),
-                &[],
-                nothing,
-                also,
-                LISTING_MAX_BYTES,
-            )
-            .await?;
-        if status != StatusCode::OK {
+        let query = format!("?{query}");
+        let mut call = self.prepare(Method::GET, &[])?;
+        call.query = &query;
+        call.accepts = Accepts::Also(also);
+        let answer = self.fetch(path, call, LISTING_MAX_BYTES).await?;
+        if answer.status() != StatusCode::OK {
             return Ok(Vec::new());
         }
-        serde_json::from_slice(&body)
-            .map_err(|_| self.unusable(&method, path, "no listing in JSON"))
+        serde_json::from_slice(answer.body())
+            .map_err(|_| unusable(Method::GET, path, "no listing in JSON"))
     }
 
-    #[allow(clippy::too_many_arguments)]
-    async fn try_often(
+    async fn fetch(
         &self,
-        method: &Method,
         path: &str,
-        query: Option<&str>,
-        headers: &[(&'static str, String)],
-        content: Bytes,
-        also: &[StatusCode],
+        mut call: Call<'_>,
         limit: u64,
-    ) -> Result<(StatusCode, HeaderMap, Bytes), InternalClientError> {
-        let unusable = |problem| self.unusable(method, path, problem);
-        let mut outcome = Err(unusable("not asked"));
-        for attempt in 1..=self.tries {
-            let mut request = self
-                .request(method, path, query, headers)
-                .ok_or_else(|| unusable("too long for a request"))?;
-            if !content.is_empty() {
-                request
-                    .headers_mut()
-                    .insert(CONTENT_LENGTH, content.len().into());
-                *request.body_mut() = Body::full(content.clone());
-            }
-            let answer = async {
-                let (head, body) = self.pipeline.call(request).await.into_parts();
-                (head, body.collect(limit).await)
-            };
-            outcome = match timeout(REQUEST_TIMEOUT, answer).await {
-                Err(_) => Err(unusable("no answer in time")),
-                Ok((head, body)) if head.status.is_success() || also.contains(&head.status) => {
-                    match body {
-                        Ok(body) => return Ok((head.status, head.headers, body)),
-                        Err(_) => Err(unusable("the answer broke off")),
-                    }
-                }
-                Ok((head, _)) => Err(InternalClientError::Status {
-                    method: method.clone(),
-                    path: path.to_owned(),
-                    status: head.status,
-                }),
-            };
-            // Retrying does not help if the request is at fault.
-            let hopeless = |status: StatusCode| !status.is_server_error();
-            if outcome
-                .as_ref()
-                .is_err_and(|e| e.status().is_some_and(hopeless))
-            {
-                break;
-            }
-            if attempt < self.tries {
-                sleep(Duration::from_secs(1 << attempt.min(6))).await;
-            }
-        }
-        outcome
+    ) -> Result<http::Response<Bytes>, InternalClientError> {
+        self.transport.fetch(&at(path), &mut call, limit).await
     }
 
-    fn request(
+    fn prepare(
         &self,
-        method: &Method,
-        path: &str,
-        query: Option<&str>,
+        method: Method,
         headers: &[(&'static str, String)],
-    ) -> Option<Request> {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = method.clone();
-        *request.uri_mut() = with_path_and_query(path, query)?;
-        let map = request.headers_mut();
+    ) -> Result<Call<'static>, InternalClientError> {
+        let mut call = Call::new(method);
         for (name, value) in headers {
-            map.insert(
-                HeaderName::from_static(name),
-                HeaderValue::from_str(value).ok()?,
-            );
+            let value = HeaderValue::from_str(value)
+                .map_err(|_| InternalClientError::Invalid(format!("{name}: {value:?}")))?;
+            call.headers.insert(HeaderName::from_static(name), value);
         }
-        map.insert(USER_AGENT, HeaderValue::from_static(self.agent));
+        call.headers
+            .insert(USER_AGENT, HeaderValue::from_static(self.agent));
         for name in [
             "x-backend-allow-reserved-names",
             "x-backend-use-replication-network",
         ] {
-            map.insert(
+            call.headers.insert(
                 HeaderName::from_static(name),
                 HeaderValue::from_static("true"),
             );
         }
-        request.extensions_mut().insert(Context {
-            allow_reserved: true,
-            ..Context::default()
+        Ok(call)
+    }
+}
+
+/// The URL of a decoded path.
+fn at(path: &str) -> StoreUrl {
+    StoreUrl::in_process(&quote_path(path))
+}
+
+fn unusable(method: Method, path: &str, problem: &str) -> InternalClientError {
+    InternalClientError::Protocol {
+        method,
+        path: path.to_owned(),
+        reason: problem.to_owned(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use cairn_http::{Request, handler_fn, respond};
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn server_errors_are_retried_with_the_pauses_of_swifts_daemons() {
+        let seen = Arc::new(AtomicU32::new(0));
+        let number = seen.clone();
+        let pipeline = handler_fn(move |request: Request| {
+            assert_eq!(request.uri(), "/v1/a/c%20d/o/?format=json&marker=x%2F");
+            assert!(Context::of_request(&request).allow_reserved);
+            for (name, value) in [
+                ("user-agent", "agent"),
+                ("x-backend-allow-reserved-names", "true"),
+                ("x-backend-use-replication-network", "true"),
+            ] {
+                assert_eq!(request.headers()[name], value);
+            }
+            let answer = match number.fetch_add(1, Ordering::Relaxed) {
+                0 => respond::empty(StatusCode::NOT_IMPLEMENTED),
+                1 => respond::empty(StatusCode::SERVICE_UNAVAILABLE),
+                2 => respond::text(StatusCode::OK, r#"[{"name":"n"}]"#),
+                3 => respond::empty(StatusCode::NOT_FOUND),
+                _ => respond::empty(StatusCode::TOO_MANY_REQUESTS),
+            };
+            async move { answer }
         });
-        Some(request)
+        let client = InternalClient::new(pipeline, "agent", 3);
+        let start = Instant::now();
+        let page = || client.page("/v1/a/c d/o/", "x/", &[StatusCode::NOT_FOUND]);
+        assert_eq!(page().await.unwrap()[0]["name"], "n");
+        assert_eq!(start.elapsed().as_secs(), 2 + 4);
+        assert!(page().await.unwrap().is_empty(), "there is none");
+        let error = page().await.unwrap_err();
+        assert_eq!(error.status(), Some(StatusCode::TOO_MANY_REQUESTS));
+        assert_eq!(seen.load(Ordering::Relaxed), 5);
     }
 }

@@ -16,7 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use thiserror::Error;
 
-pub use client::{ClientTls, Trust};
+pub use client::{AnyCertificate, ClientTls, Trust};
 pub use read_ahead::ReadAhead;
 pub use server::{ServerTls, TlsFiles};
 pub use slices::Slices;

@@ -24,7 +24,6 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-pub(crate) use self::tls::AnyCertificate;
 use crate::plan::{Access, Content};
 use crate::record::ErrorKind;
 

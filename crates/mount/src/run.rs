@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_client::{Login, LoginError, StoreUrl, Swift};
+use cairn_client::{Login, LoginError, StoreUrl, Swift, Trust};
 use fuser::{Config, MountOption, Session, SessionACL};
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
@@ -169,7 +169,7 @@ async fn connect(
     let (account, container) = account_and_container(url)?;
     let login = Login::from_environment(|name| std::env::var(name).ok())?;
     let client = cairn_client::Options {
-        authorities: authorities.map(Path::to_owned),
+        trust: authorities.map_or(Trust::System, |file| Trust::File(file.to_owned())),
         ..self::options(timeout)
     };
     let swift = Swift::connect(login, Some(account), &client).await?;

@@ -1,18 +1,16 @@
 //! A container of a cell's cluster mounted as a file system, for workloads that write files.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
+use cairn_client::{Login, Options, StoreUrl, Swift};
 
 use crate::cluster::{KEY, USER};
 use crate::process::{self, Process, ProcessEnvironment};
 
 const CONTAINER: &str = "archive";
 const TIMEOUT: Duration = Duration::from_secs(30);
-const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// A mount that lasts until it is dropped.
 pub struct Archive {
@@ -23,23 +21,14 @@ pub struct Archive {
 impl Archive {
     /// Creates the container and mounts it at a new folder in `scratch`.
     pub fn mount(program: &Path, proxy: &str, scratch: &Path, log: PathBuf) -> Result<Archive> {
-        let (user, key) = (format!("X-Auth-User: {USER}"), format!("X-Auth-Key: {KEY}"));
-        let answer = ask(proxy, "GET /auth/v1.0", &[&user, &key])?;
-        let token = header(&answer, "x-auth-token").context("a log-in without a token")?;
-        let storage = header(&answer, "x-storage-url").context("a log-in without an account")?;
-        let (_, path) = storage
-            .split_once("/v1/")
-            .context("an account's URL without /v1/")?;
-        let put = format!("PUT /v1/{path}/{CONTAINER}");
-        ask(proxy, &put, &[&format!("X-Auth-Token: {token}")])?;
+        let auth_url = format!("http://{proxy}/auth/v1.0");
+        let container = make_container(&auth_url)?;
         let at = scratch.join("mount");
         std::fs::create_dir_all(&at)?;
         let mut command = process::command(&ProcessEnvironment::default(), program);
         command.args(["mount", "--foreground"]);
-        command
-            .arg(format!("http://{proxy}/v1/{path}/{CONTAINER}"))
-            .arg(&at);
-        command.env("ST_AUTH", format!("http://{proxy}/auth/v1.0"));
+        command.arg(container).arg(&at);
+        command.env("ST_AUTH", auth_url);
         command.env("ST_USER", USER).env("ST_KEY", KEY);
         let mut archive = Archive {
             process: Process::start("mount", &mut command, log)?,
@@ -78,49 +67,63 @@ impl Drop for Archive {
     }
 }
 
-/// Sends one request without a body; returns the response's head.
-fn ask(proxy: &str, request: &str, headers: &[&str]) -> Result<String> {
-    let mut stream = TcpStream::connect(proxy).with_context(|| proxy.to_owned())?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    let head = [headers, &["Content-Length: 0", "Connection: close"]]
-        .concat()
-        .join("\r\n");
-    write!(
-        stream,
-        "{request} HTTP/1.1\r\nHost: {proxy}\r\n{head}\r\n\r\n"
-    )?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    if !answer.starts_with("HTTP/1.1 20") {
-        bail!(
-            "{request}: {}",
-            answer.lines().next().unwrap_or("no answer")
-        );
-    }
-    Ok(answer)
-}
-
-fn header(answer: &str, name: &str) -> Option<String> {
-    let of_line = |line: &str| {
-        let (own, value) = line.split_once(':')?;
-        own.eq_ignore_ascii_case(name)
-            .then(|| value.trim().to_owned())
+/// Creates the container; returns its URL.
+fn make_container(auth_url: &str) -> Result<String> {
+    let login = Login::Tempauth {
+        url: StoreUrl::parse(auth_url)?,
+        user: USER.to_owned(),
+        key: KEY.to_owned(),
     };
-    answer.lines().skip(1).find_map(of_line)
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let swift = Swift::connect(login, None, &Options::default()).await?;
+        swift.put_container(CONTAINER).await?;
+        Ok(format!("{}/{CONTAINER}", swift.account()))
+    })
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
-    fn headers_are_found_by_any_spelling() {
-        let answer = "HTTP/1.1 200 OK\r\nX-Auth-Token: t\r\nX-Storage-Url: http://h/v1/a\r\n\r\n";
-        assert_eq!(header(answer, "x-auth-token"), Some("t".to_owned()));
-        assert_eq!(
-            header(answer, "x-storage-url"),
-            Some("http://h/v1/a".to_owned())
+    fn the_container_is_made_by_the_user_of_the_cluster() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let store = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            let mut heads = Vec::new();
+            for _ in 0..2 {
+                let head = lines.by_ref().map_while(Result::ok);
+                let head: Vec<String> = head.take_while(|line| !line.is_empty()).collect();
+                heads.push(head.join("\n"));
+                write!(
+                    stream,
+                    "HTTP/1.1 201 Created\r\nX-Auth-Token: t\r\n\
+                     X-Storage-Url: http://{address}/v1/AUTH_test\r\nContent-Length: 0\r\n\r\n"
+                )
+                .unwrap();
+            }
+            heads
+        });
+        let url = make_container(&format!("http://{address}/auth/v1.0")).unwrap();
+        assert_eq!(url, format!("http://{address}/v1/AUTH_test/archive"));
+        let heads = store.join().unwrap();
+        assert!(heads[0].starts_with("GET /auth/v1.0 "), "{heads:?}");
+        assert!(
+            heads[0].contains(USER) && heads[0].contains(KEY),
+            "{heads:?}"
         );
-        assert_eq!(header(answer, "etag"), None);
+        assert!(
+            heads[1].starts_with("PUT /v1/AUTH_test/archive "),
+            "{heads:?}"
+        );
     }
 }

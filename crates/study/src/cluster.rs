@@ -347,7 +347,8 @@ fn places(cluster: &Cluster, made: &Made) -> BTreeMap<String, ProcessEnvironment
         .collect()
 }
 
-/// Does `GET /healthcheck` respond 200?
+/// Does `GET /healthcheck` respond 200? Any kind of server is asked, by hand, as only a proxy speaks
+/// the API of `cairn_client`.
 fn is_healthy(at: SocketAddr) -> bool {
     let ask = || -> std::io::Result<bool> {
         let timeout = Duration::from_secs(5);

@@ -25,10 +25,12 @@ struct Plan {
     policy: StoragePolicy,
     retries: u64,
     concurrency: usize,
+    /// Certificates are not checked.
+    is_insecure: bool,
 }
 
 impl Plan {
-    fn read(conf: &PathBuf, policy_name: Option<&str>) -> Result<Plan> {
+    fn read(conf: &PathBuf, policy_name: Option<&str>, insecure: bool) -> Result<Plan> {
         let name = conf.display().to_string();
         let text = std::fs::read_to_string(conf)
             .with_context(|| format!("Unable to read config file: {name}"))?;
@@ -45,6 +47,7 @@ impl Plan {
         Ok(Plan {
             policy: policy.clone(),
             retries: section.u64_or("retries", 5)?,
+            is_insecure: insecure || section.bool_or("keystone_api_insecure", false),
             concurrency: section.usize_or("concurrency", 25)?.clamp(1, 1024),
             section,
             swift,
@@ -68,8 +71,8 @@ pub(crate) struct PopulateOptions {
     /// First number in objects' names
     #[arg(long, default_value_t = 0)]
     object_suffix_start: u64,
-    /// For Keystone over TLS, which is not spoken here
-    #[arg(long, hide = true)]
+    /// Do not check certificates
+    #[arg(long)]
     insecure: bool,
     /// Take partitions that an earlier run did not
     #[arg(long)]
@@ -99,8 +102,8 @@ pub(crate) struct ReportOptions {
     /// Only objects
     #[arg(long)]
     object_only: bool,
-    /// For Keystone over TLS, which is not spoken here
-    #[arg(long, hide = true)]
+    /// Do not check certificates
+    #[arg(long)]
     insecure: bool,
     #[arg(short = 'P', long)]
     policy_name: Option<String>,

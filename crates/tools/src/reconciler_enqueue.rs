@@ -1,5 +1,6 @@
 //! `swift-reconciler-enqueue`: queues an object that is in another policy than its container's for
-//! the container reconciler, as container servers do themselves when they find one.
+//! the container reconciler, as container servers do themselves when they find one. The row goes to
+//! container servers by their own protocol, which `cairn_client` does not speak.
 
 use std::io::Write;
 use std::net::SocketAddr;

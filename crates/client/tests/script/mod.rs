@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_client::{Login, Options, StoreUrl, Swift};
+use cairn_client::{Login, Options, Retries, StoreUrl, Swift};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -82,7 +82,10 @@ impl Script {
         let options = Options {
             answer_timeout: Duration::from_millis(300),
             stall_timeout: Duration::from_millis(300),
-            attempts: 3,
+            retries: Retries {
+                attempts: 3,
+                ..Retries::default()
+            },
             ..Options::default()
         };
         Swift::connect(login, None, &options).await.unwrap()

@@ -113,6 +113,16 @@ fn told(request: &Request) -> Response {
     let mut response = respond::empty(StatusCode::OK);
     let headers = response.headers_mut();
     if request.uri().path() == "/auth/v1.0" {
+        assert_eq!(request.headers()["host"], "127.0.0.1:8080");
+        let remote = Context::of_request(request).remote;
+        assert_eq!(remote, Some("10.0.0.1:99".parse().unwrap()));
+        let refused = match request.headers()["x-auth-key"].to_str() {
+            Ok("wrong") => StatusCode::UNAUTHORIZED,
+            Ok("busy") => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::OK,
+        };
+        *response.status_mut() = refused;
+        let headers = response.headers_mut();
         headers.insert("x-auth-token", HeaderValue::from_static("AUTH_tk1"));
         let url = HeaderValue::from_static("http://127.0.0.1:8080/v1/AUTH_test");
         headers.insert("x-storage-url", url);
@@ -212,6 +222,17 @@ async fn files_of_a_run_and_no_others() {
 async fn the_store_is_asked_as_its_user_and_within_the_account() {
     let bench = Bench::signed_in().await;
     assert_eq!(bench.status("GET", "/swift/v1/AUTH_test/c", "").await, 401);
+    for (key, words) in [
+        ("wrong", "no such user"),
+        ("busy", "answered 503"),
+        ("", "expected text"),
+    ] {
+        let user = format!(r#"{{"user":"test:tester","key":"{key}"}}"#);
+        let refused = bench.call("POST", "/api/store/user", &user, &[]).await;
+        assert!(refused.status().is_client_error(), "{key}");
+        let told = text(refused).await;
+        assert!(told.contains(words) && told.contains(r#""key""#), "{told}");
+    }
     let user = r#"{"user":"test:tester","key":"testing"}"#;
     assert_eq!(bench.status("POST", "/api/store/user", user).await, 200);
     let more = [

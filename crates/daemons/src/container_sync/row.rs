@@ -79,11 +79,11 @@ impl Pair {
             .await;
         match deleted {
             Ok(_) => Ok(Done::Deleted),
-            // It never existed there, or is newer.
-            Err(PeerError::Status(StatusCode::NOT_FOUND | StatusCode::CONFLICT)) => {
-                Ok(Done::Deleted)
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => match error.status() {
+                // It never existed there, or is newer.
+                Some(StatusCode::NOT_FOUND | StatusCode::CONFLICT) => Ok(Done::Deleted),
+                _ => Err(error.into()),
+            },
         }
     }
 
@@ -95,8 +95,10 @@ impl Pair {
             .await;
         match found {
             Ok(found) => Ok(time_of(found.headers()) >= time),
-            Err(PeerError::Status(StatusCode::NOT_FOUND)) => Ok(false),
-            Err(error) => Err(error.into()),
+            Err(error) => match error.status() {
+                Some(StatusCode::NOT_FOUND) => Ok(false),
+                _ => Err(error.into()),
+            },
         }
     }
 

@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -20,6 +22,8 @@ pub enum Trust {
     System,
     /// The authorities in this file, and no others.
     File(PathBuf),
+    /// Certificates are not checked, for users who ask for that (`--insecure`).
+    Unchecked,
 }
 
 /// TLS configuration for calls. Cheap to clone.
@@ -41,18 +45,22 @@ impl fmt::Debug for ClientTls {
 impl ClientTls {
     /// `own` is the certificate, and its key, for servers that request a client certificate.
     pub fn new(trust: &Trust, own: Option<(&Path, &Path)>) -> Result<ClientTls, TlsError> {
-        let roots = match trust {
-            Trust::File(path) => authorities(path)?,
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?;
+        let builder = match trust {
+            Trust::File(path) => builder.with_root_certificates(authorities(path)?),
             Trust::System => {
                 let mut roots = RootCertStore::empty();
                 // The system's store may contain some that rustls does not accept.
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-                Arc::new(roots)
+                builder.with_root_certificates(roots)
+            }
+            Trust::Unchecked => {
+                let verifier = AnyCertificate::new(provider());
+                let builder = builder.dangerous();
+                builder.with_custom_certificate_verifier(Arc::new(verifier))
             }
         };
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
         let mut config = match own {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
@@ -106,5 +114,53 @@ impl rustls::client::ResolvesClientCert for OwnCertificate {
 
     fn has_certs(&self) -> bool {
         true
+    }
+}
+
+/// A verifier that accepts any certificate. Signatures are still checked.
+#[derive(Debug)]
+pub struct AnyCertificate(Arc<CryptoProvider>);
+
+impl AnyCertificate {
+    pub fn new(provider: Arc<CryptoProvider>) -> AnyCertificate {
+        AnyCertificate(provider)
+    }
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        algorithms.supported_schemes()
     }
 }

@@ -4,6 +4,7 @@ use std::io::ErrorKind::UnexpectedEof as Eof;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use cairn_http::tls::AnyCertificate;
 use rustls::ClientConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
@@ -93,9 +94,7 @@ pub async fn reach(
 
 async fn connect(address: &str, secret: &str) -> Result<TlsStream<TcpStream>, WireError> {
     let provider = Arc::new(ring::default_provider());
-    let verifier = crate::target::AnyCertificate {
-        provider: provider.clone(),
-    };
+    let verifier = AnyCertificate::new(provider.clone());
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()

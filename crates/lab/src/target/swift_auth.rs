@@ -1,9 +1,12 @@
-//! Signing in to Swift: TempAuth (v1), Keystone v2.0 and v3, or a token that is given.
+//! Signing in to Swift, by `cairn_client`: the logins that a workload's settings describe. Load is
+//! sent over the lab's own connections, so that what a general client does per request is not
+//! measured as the store's.
 
-use serde_json::{Value, json};
+use cairn_client::{
+    EndpointChoice, Keystone, KeystoneSecret, Login, LoginError, Options, Retries, StoreUrl,
+    Transport, Trust,
+};
 
-use super::http::{Client, Endpoint, Simple};
-use super::url::Url;
 use super::{TargetError, TargetOptions};
 use crate::plan::{Access, Settings};
 
@@ -44,227 +47,168 @@ pub(super) async fn sign_in(
 ) -> Result<SignedIn, TargetError> {
     let (auth, storage) = (&access.auth, &access.storage);
     let given_url = setting(storage, &["storage_url", "url"]);
+    let without_login = |token: &str, url: &str| SignedIn {
+        token: token.to_owned(),
+        storage_url: url.to_owned(),
+        server: String::new(),
+    };
     if let (Some(token), Some(url)) = (setting(storage, &["token"]), given_url) {
-        return Ok(SignedIn {
-            token: token.to_owned(),
-            storage_url: url.to_owned(),
-            server: String::new(),
-        });
+        return Ok(without_login(token, url));
     }
-    let mut signed_in = match auth.kind.to_ascii_lowercase().as_str() {
-        "swauth" | "tempauth" | "v1" => tempauth(auth, options).await?,
-        "keystone" => keystone(auth, options).await?,
+    let failed = |error| failed(options, error);
+    let login = match auth.kind.to_ascii_lowercase().as_str() {
+        "swauth" | "tempauth" | "v1" => Login::Tempauth {
+            url: StoreUrl::parse(need(auth, &["auth_url", "url"], "--target")?).map_err(failed)?,
+            user: need(auth, &["username", "user"], "--user")?.to_owned(),
+            key: need(auth, &["password", "key"], "--key")?.to_owned(),
+        },
+        "keystone" => {
+            let url = need(auth, &["auth_url", "url"], "--target")?;
+            let url = StoreUrl::parse(url).map_err(failed)?;
+            Login::Keystone(Box::new(keystone(auth, url)?))
+        }
         "none" | "mock" | "" => {
-            let storage_url = given_url.ok_or(TargetError::Missing {
+            let url = given_url.ok_or(TargetError::Missing {
                 part: "storage",
                 key: "storage_url",
                 option: "--target",
             })?;
-            let (token, storage_url) = (String::new(), storage_url.to_owned());
-            SignedIn {
-                token,
-                storage_url,
-                server: String::new(),
-            }
+            return Ok(without_login("", url));
         }
         _ => return Err(TargetError::UnknownAuth(auth.kind.clone())),
     };
-    if let Some(url) = given_url {
-        url.clone_into(&mut signed_in.storage_url);
-    }
-    Ok(signed_in)
-}
-
-fn client(url: &str, options: &TargetOptions) -> Result<(Client, Url), TargetError> {
-    let url = Url::parse(url)?;
-    let endpoint = Endpoint::resolve(url.clone(), options)?;
-    Ok((Client::new(endpoint, options.timeout), url))
-}
-
-fn not_a_store(url: &Url, why: impl std::fmt::Display) -> TargetError {
-    TargetError::NotAStore {
-        url: url.to_string(),
-        why: why.to_string(),
-    }
-}
-
-/// The answer, if it is a success.
-fn accepted(
-    answer: Result<Simple, crate::record::ErrorKind>,
-    client: &Client,
-    url: &Url,
-    user: &str,
-) -> Result<Simple, TargetError> {
-    let answer = answer.map_err(|kind| TargetError::Unreachable {
-        url: url.to_string(),
-        why: client.explain(&kind),
-    })?;
-    match answer.status {
-        200..300 => Ok(answer),
-        status @ (401 | 403) => Err(TargetError::Refused {
-            url: url.to_string(),
-            user: user.to_owned(),
-            status,
-        }),
-        status => Err(not_a_store(url, format_args!("it answers HTTP {status}"))),
-    }
-}
-
-async fn tempauth(auth: &Settings, options: &TargetOptions) -> Result<SignedIn, TargetError> {
-    let url = need(auth, &["auth_url", "url"], "--target")?;
-    let user = need(auth, &["username", "user"], "--user")?;
-    let key = need(auth, &["password", "key"], "--key")?;
-    let (mut client, url) = client(url, options)?;
-    let headers = [("X-Auth-User", user), ("X-Auth-Key", key)];
-    let path = if url.path.is_empty() { "/" } else { &url.path };
-    let answer = client.simple("GET", path, &headers, b"").await;
-    let answer = accepted(answer, &client, &url, user)?;
-    let header = |name: &str| answer.header(name).map(str::to_owned);
-    match (header("X-Auth-Token"), header("X-Storage-Url")) {
-        (Some(token), Some(storage_url)) => {
-            let server = header("Server").unwrap_or_default();
-            Ok(SignedIn {
-                token,
-                storage_url,
-                server,
-            })
-        }
-        _ => Err(not_a_store(
-            &url,
-            "its answer has no X-Auth-Token and X-Storage-Url",
-        )),
-    }
-}
-
-async fn keystone(auth: &Settings, options: &TargetOptions) -> Result<SignedIn, TargetError> {
-    let (mut client, url) = client(need(auth, &["auth_url", "url"], "--target")?, options)?;
-    let user = need(auth, &["username", "user"], "--user")?;
-    if url.path.contains("/v3") {
-        v3(auth, &mut client, &url, user).await
-    } else {
-        v2(auth, &mut client, &url, user).await
-    }
-}
-
-async fn v2(
-    auth: &Settings,
-    client: &mut Client,
-    url: &Url,
-    user: &str,
-) -> Result<SignedIn, TargetError> {
-    let password = need(auth, &["password", "key"], "--key")?;
-    let mut request = json!({ "auth": {
-        "passwordCredentials": { "username": user, "password": password }
-    }});
-    if let Some(tenant) = setting(auth, &["tenant_name", "tenant", "project"]) {
-        request["auth"]["tenantName"] = json!(tenant);
-    }
-    let path = format!("{}/tokens", url.path);
-    let headers = [("Content-Type", "application/json")];
-    let body = request.to_string();
-    let answer = client
-        .simple("POST", &path, &headers, body.as_bytes())
-        .await;
-    let answer = accepted(answer, client, url, user)?;
-    let body: Value =
-        serde_json::from_slice(&answer.body).map_err(|error| not_a_store(url, error))?;
-    let token = body["access"]["token"]["id"]
-        .as_str()
-        .ok_or_else(|| not_a_store(url, "its answer has no access.token.id"))?;
-    let entries = body["access"]["serviceCatalog"]
-        .as_array()
-        .map(Vec::as_slice);
-    let endpoint = pick_endpoint(entries.unwrap_or(&[]), auth, |endpoint| {
-        endpoint["publicURL"].as_str()
-    });
-    signed_in(url, token.to_owned(), endpoint)
-}
-
-async fn v3(
-    auth: &Settings,
-    client: &mut Client,
-    url: &Url,
-    user: &str,
-) -> Result<SignedIn, TargetError> {
-    let password = need(auth, &["password", "key"], "--key")?;
-    let domain = setting(auth, &["domain"]).unwrap_or("Default");
-    let user_domain = setting(auth, &["user_domain", "user_domain_name"]).unwrap_or(domain);
-    let project_domain =
-        setting(auth, &["project_domain", "project_domain_name"]).unwrap_or(domain);
-    let mut request = json!({ "auth": { "identity": {
-        "methods": ["password"],
-        "password": {
-            "user": { "name": user, "domain": { "name": user_domain }, "password": password }
-        }
-    }}});
-    if let Some(project) = setting(auth, &["tenant_name", "tenant", "project", "project_name"]) {
-        request["auth"]["scope"] =
-            json!({ "project": { "name": project, "domain": { "name": project_domain } } });
-    }
-    let path = match url.path.ends_with("/tokens") {
-        true => url.path.clone(),
-        false => format!("{}/auth/tokens", url.path),
-    };
-    let headers = [("Content-Type", "application/json")];
-    let body = request.to_string();
-    let answer = client
-        .simple("POST", &path, &headers, body.as_bytes())
-        .await;
-    let answer = accepted(answer, client, url, user)?;
-    let token = answer
-        .header("X-Subject-Token")
-        .ok_or_else(|| not_a_store(url, "its answer has no X-Subject-Token"))?
-        .to_owned();
-    let body: Value =
-        serde_json::from_slice(&answer.body).map_err(|error| not_a_store(url, error))?;
-    let entries = body["token"]["catalog"].as_array().map(Vec::as_slice);
-    let endpoint = pick_endpoint(entries.unwrap_or(&[]), auth, |endpoint| {
-        (endpoint["interface"] == "public")
-            .then(|| endpoint["url"].as_str())
-            .flatten()
-    });
-    signed_in(url, token, endpoint)
-}
-
-/// The public URL of the object store in a catalog: by COSBench's `service` (a name), else type.
-fn pick_endpoint(
-    entries: &[Value],
-    auth: &Settings,
-    public: impl Fn(&Value) -> Option<&str>,
-) -> Option<String> {
-    let named = setting(auth, &["service"]).filter(|name| *name != "swift service");
-    let wanted = |entry: &&Value| match named {
-        Some(name) if entries.iter().any(|entry| entry["name"] == name) => entry["name"] == name,
-        _ => entry["type"] == "object-store",
-    };
-    let region = setting(auth, &["region"]);
-    entries
-        .iter()
-        .filter(wanted)
-        .filter_map(|entry| entry["endpoints"].as_array())
-        .flatten()
-        .filter(|endpoint| {
-            region.is_none_or(|region| {
-                endpoint["region"] == region || endpoint["region_id"] == region
-            })
-        })
-        .find_map(|endpoint| public(endpoint).map(str::to_owned))
-}
-
-fn signed_in(
-    url: &Url,
-    token: String,
-    storage_url: Option<String>,
-) -> Result<SignedIn, TargetError> {
-    let storage_url = storage_url.ok_or_else(|| {
-        not_a_store(
-            url,
-            "its catalog has no public object-store endpoint; check tenant and region",
-        )
-    })?;
+    let signed_in = login.sign_in(&transport(options)).await.map_err(failed)?;
     Ok(SignedIn {
-        token,
-        storage_url,
-        server: String::new(),
+        token: String::from_utf8_lossy(signed_in.token.as_bytes()).into_owned(),
+        storage_url: given_url.map_or_else(|| signed_in.storage.to_string(), str::to_owned),
+        server: signed_in.server,
     })
+}
+
+/// Each sign-in is tried once: a store that is not there is reported at once.
+fn transport(options: &TargetOptions) -> Transport {
+    Transport::network(&Options {
+        connect_timeout: options.timeout,
+        answer_timeout: options.timeout,
+        stall_timeout: options.timeout,
+        retries: Retries::none(),
+        idle_connections: 1,
+        trust: match (&options.ca, options.insecure) {
+            (_, true) => Trust::Unchecked,
+            (Some(file), false) => Trust::File(file.clone()),
+            (None, false) => Trust::System,
+        },
+    })
+}
+
+/// v3 if the URL says so, else v2.0.
+fn keystone(auth: &Settings, url: StoreUrl) -> Result<Keystone, TargetError> {
+    let user = need(auth, &["username", "user"], "--user")?.to_owned();
+    let password = need(auth, &["password", "key"], "--key")?.to_owned();
+    let project = setting(auth, &["tenant_name", "tenant", "project"]).map(str::to_owned);
+    let secret = match url.path.contains("/v3") {
+        true => {
+            let domain = setting(auth, &["domain"]).unwrap_or("Default");
+            let domain = |keys: &[&str]| setting(auth, keys).unwrap_or(domain).to_owned();
+            KeystoneSecret::Password {
+                user,
+                password,
+                user_domain: domain(&["user_domain", "user_domain_name"]),
+                project: project.or_else(|| setting(auth, &["project_name"]).map(str::to_owned)),
+                project_domain: domain(&["project_domain", "project_domain_name"]),
+            }
+        }
+        false => KeystoneSecret::Tenant {
+            user,
+            password,
+            tenant: project,
+        },
+    };
+    // COSBench's default is a name that catalogs need not have.
+    let service = setting(auth, &["service"]).filter(|name| *name != "swift service");
+    Ok(Keystone {
+        url,
+        secret,
+        endpoint: EndpointChoice {
+            region: setting(auth, &["region"]).map(str::to_owned),
+            service: service.map(str::to_owned),
+            ..EndpointChoice::default()
+        },
+    })
+}
+
+fn failed(options: &TargetOptions, error: LoginError) -> TargetError {
+    match error {
+        LoginError::Refused { url, user, status } => TargetError::Refused {
+            url,
+            user,
+            status: status.as_u16(),
+        },
+        LoginError::Unreachable { url, reason } => TargetError::Unreachable { url, why: reason },
+        LoginError::Status { url, status } => TargetError::NotAStore {
+            url,
+            why: format!("it answers HTTP {}", status.as_u16()),
+        },
+        LoginError::NotALogin { url, reason } => TargetError::NotAStore { url, why: reason },
+        LoginError::Url { url, reason } => TargetError::Setting {
+            key: "URL".into(),
+            value: url,
+            why: reason,
+        },
+        LoginError::Tls(reason) => match &options.ca {
+            Some(path) => TargetError::Setting {
+                key: "--ca".into(),
+                value: path.display().to_string(),
+                why: reason,
+            },
+            None => TargetError::Other(format!("TLS: {reason}")),
+        },
+        error => TargetError::Other(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn auth(url: &str, more: &[(&str, &str)]) -> Keystone {
+        let mut settings = Settings {
+            kind: "keystone".into(),
+            ..Settings::default()
+        };
+        for (key, value) in [("username", "u"), ("password", "p")].iter().chain(more) {
+            settings.config.insert((*key).into(), (*value).into());
+        }
+        keystone(&settings, StoreUrl::parse(url).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn settings_of_keystone() {
+        let more = [("tenant_name", "t"), ("service", "swift service")];
+        let v2 = auth("http://h:5000/v2.0", &more);
+        assert!(matches!(
+            v2.secret,
+            KeystoneSecret::Tenant { tenant: Some(tenant), .. } if tenant == "t"
+        ));
+        assert_eq!(v2.endpoint, EndpointChoice::default());
+        let more = [
+            ("project_name", "p"),
+            ("domain", "d"),
+            ("user_domain", "e"),
+            ("region", "r"),
+            ("service", "swift"),
+        ];
+        let v3 = auth("http://h:5000/v3", &more);
+        let secret = KeystoneSecret::Password {
+            user: "u".into(),
+            password: "p".into(),
+            user_domain: "e".into(),
+            project: Some("p".into()),
+            project_domain: "d".into(),
+        };
+        assert!(v3.secret == secret);
+        assert_eq!(v3.endpoint.service.as_deref(), Some("swift"));
+        assert_eq!(v3.endpoint.region.as_deref(), Some("r"));
+    }
 }

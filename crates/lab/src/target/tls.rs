@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use cairn_http::tls::AnyCertificate;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{ClientConfig, RootCertStore};
 
 use super::{TargetError, TargetOptions};
 
@@ -15,7 +15,7 @@ pub(crate) fn client_config(options: &TargetOptions) -> Result<Arc<ClientConfig>
         .with_safe_default_protocol_versions()
         .map_err(|error| TargetError::Other(format!("TLS: {error}")))?;
     if options.insecure {
-        let verifier = Arc::new(AnyCertificate { provider });
+        let verifier = Arc::new(AnyCertificate::new(provider));
         let config = builder
             .dangerous()
             .with_custom_certificate_verifier(verifier)
@@ -49,49 +49,4 @@ pub(crate) fn client_config(options: &TargetOptions) -> Result<Arc<ClientConfig>
     Ok(Arc::new(
         builder.with_root_certificates(roots).with_no_client_auth(),
     ))
-}
-
-/// Accepts any certificate: what `--insecure` asks for. Signatures are still checked.
-#[derive(Debug)]
-pub(crate) struct AnyCertificate {
-    pub(crate) provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }

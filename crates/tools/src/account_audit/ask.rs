@@ -1,4 +1,5 @@
-//! Single requests to single servers.
+//! Single requests to single servers, each of which has its own listing of a container: their
+//! protocol is not the API that `cairn_client` speaks.
 
 use std::net::SocketAddr;
 use std::time::Duration;

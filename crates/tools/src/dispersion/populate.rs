@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 use cairn_ring::Ring;
@@ -12,7 +11,11 @@ use super::cluster::Cluster;
 use super::{Plan, PopulateOptions, Progress};
 
 pub(crate) fn run(options: PopulateOptions, out: &mut dyn Write) -> Result<u8> {
-    let plan = Plan::read(&options.conf, options.policy_name.as_deref())?;
+    let plan = Plan::read(
+        &options.conf,
+        options.policy_name.as_deref(),
+        options.insecure,
+    )?;
     writeln!(out, "Using storage policy: {} ", plan.policy.name)?;
     let wants = |option: &str| plan.section.bool_or(option, true);
     let containers = wants("container_populate") && !options.object_only;
@@ -121,7 +124,7 @@ impl Samples {
         let (mut to_queue, mut created, mut number) = (wanted, 0, 0);
         let mut progress = Progress::new();
         let mut under_way = JoinSet::new();
-        cluster.retried.store(0, Ordering::Relaxed);
+        cluster.count_anew();
         while to_queue >= 1.0 && left > 0 {
             let name = format!("{}{number}", self.prefix);
             let partition = self.partition(plan, cluster, &name);
@@ -147,7 +150,7 @@ impl Samples {
             created += 1;
             self.tell(cluster, &mut progress, created, wanted, out)?;
         }
-        let (elapsed, retries) = (progress.elapsed(), cluster.retried.load(Ordering::Relaxed));
+        let (elapsed, retries) = (progress.elapsed(), cluster.retried());
         let (made, what) = ((wanted - to_queue).round(), self.what);
         writeln!(
             out,
@@ -184,7 +187,7 @@ impl Samples {
     ) -> Result<()> {
         if let Some(left) = progress.due(created, wanted as usize) {
             let (what, wanted) = (self.what, wanted as u64);
-            let retries = cluster.retried.load(Ordering::Relaxed);
+            let retries = cluster.retried();
             write!(
                 out,
                 "\r\x1B[KCreating {what}: {created} of {wanted}, {left} left, {retries} retries"

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use anyhow::{Result, bail};
 use cairn_ring::{Device, Ring};
@@ -15,7 +14,11 @@ use super::cluster::{Cluster, Copy};
 use super::{Plan, Progress, ReportOptions};
 
 pub(crate) fn run(options: ReportOptions, out: &mut dyn Write) -> Result<u8> {
-    let plan = Plan::read(&options.conf, options.policy_name.as_deref())?;
+    let plan = Plan::read(
+        &options.conf,
+        options.policy_name.as_deref(),
+        options.insecure,
+    )?;
     let is_set = |option: &str, default| plan.section.bool_or(option, default);
     let wants_containers = is_set("container_report", true) && !options.object_only;
     let wants_objects = is_set("object_report", true) && !options.container_only;
@@ -135,7 +138,7 @@ impl Report<'_> {
         let mut progress = Progress::new();
         let mut under_way = JoinSet::new();
         let mut totals = Totals::default();
-        cluster.retried.store(0, Ordering::Relaxed);
+        cluster.count_anew();
         for (partition, path, devices) in samples {
             while under_way.len() >= self.plan.concurrency {
                 self.take(what, &mut under_way, &mut totals).await?;
@@ -163,7 +166,7 @@ impl Report<'_> {
         if container.is_none() {
             totals.missing.remove(&0);
         }
-        let retries = cluster.retried.load(Ordering::Relaxed);
+        let retries = cluster.retried();
         let overlapping = names.len() - distinct;
         let (found, expected) = (totals.found, totals.expected);
         let share = 100.0 * found as f64 / expected.max(1) as f64;
@@ -272,7 +275,7 @@ impl Report<'_> {
     ) -> Result<()> {
         let due = progress.due(done, all);
         if let (Some(left), false) = (due, self.as_json) {
-            let retries = cluster.retried.load(Ordering::Relaxed);
+            let retries = cluster.retried();
             write!(
                 self.out,
                 "\r\x1B[KQuerying {what}s: {done} of {all}, {left} left, {retries} retries"

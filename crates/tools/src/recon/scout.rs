@@ -1,4 +1,5 @@
-//! Concurrent requests to servers.
+//! Concurrent requests to servers for what they say of themselves, which is not the API that
+//! `cairn_client` speaks.
 
 use std::io::Write;
 use std::net::SocketAddr;
