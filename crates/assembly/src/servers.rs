@@ -24,7 +24,7 @@ pub struct ProxyOptions {
     pub section: Section,
     /// `[proxy-server:policy:N]`.
     pub policy_sections: BTreeMap<PolicyIndex, Section>,
-    /// Where it and its filters register what `/info` shows.
+    /// Registry of what `/info` shows, of the proxy and its filters.
     pub swift_info: Arc<SwiftInfo>,
 }
 

@@ -59,7 +59,7 @@ impl PassContext {
     }
 }
 
-/// What a daemon does with each partition in one pass.
+/// The work of one pass with each partition.
 pub(crate) trait PartitionWork: Send + Sync + Sized + 'static {
     /// The part of a policy that the work needs.
     type Scheme: Copy + Send + Sync + 'static;
@@ -68,7 +68,7 @@ pub(crate) trait PartitionWork: Send + Sync + Sized + 'static {
 
     /// The daemon in `User-Agent`.
     const USER_AGENT: &'static str;
-    /// What it does with partitions, in the log: the infinitive and the participle.
+    /// The work in the log: infinitive and participle of "replicate".
     const VERB: &'static str;
     const PARTICIPLE: &'static str;
     /// Whether a new ring of one policy ends the pass for all policies.

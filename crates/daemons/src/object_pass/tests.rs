@@ -72,7 +72,7 @@ impl PartitionWork for Fake {
     fn report(_: &Pass<Self>) {}
 }
 
-/// A node with both partitions of the ring, and what a pass over it processes.
+/// A node with both partitions of the ring, and those that passes have processed.
 struct Node {
     folder: tempfile::TempDir,
     parts: ReplicatorParts,
@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// What was processed since the last call.
+    /// Partitions processed since the last call.
     fn take(&self) -> Vec<Processed> {
         let mut processed = std::mem::take(&mut *self.processed.lock());
         processed.sort_unstable();
