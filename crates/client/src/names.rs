@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -21,9 +20,9 @@ struct Known {
     until: Instant,
 }
 
-/// A cache of look-ups. Cheap to clone; all clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Names(Arc<Mutex<HashMap<(String, u16), Known>>>);
+/// A cache of look-ups.
+#[derive(Default)]
+pub(crate) struct Names(Mutex<HashMap<(String, u16), Known>>);
 
 impl Names {
     /// The addresses of a host, at least one, in the order in which to try them.

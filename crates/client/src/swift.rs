@@ -54,10 +54,9 @@ impl Swift {
     ) -> Result<Swift, LoginError> {
         let signed_in = login.sign_in(&transport).await?;
         let storage = account.unwrap_or(signed_in.storage);
-        match transport.check(&storage).await {
-            Err(ClientError::Tls(reason)) => return Err(LoginError::Tls(reason)),
-            // Requests try again.
-            Err(_) | Ok(()) => {}
+        // A host without an address now may have one when requests are sent.
+        if let Err(ClientError::Tls(reason)) = transport.check(&storage).await {
+            return Err(LoginError::Tls(reason));
         }
         Ok(Swift(Arc::new(Inner {
             transport,

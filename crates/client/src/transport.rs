@@ -63,29 +63,31 @@ pub struct Transport {
 
 #[derive(Clone)]
 enum Carrier {
-    Network(Network),
+    Network(Arc<Network>),
     Process {
         handler: Handler,
         /// Template of the context of each request.
-        context: Box<Context>,
+        context: Arc<Context>,
     },
 }
 
 impl Transport {
     /// HTTP, with TLS to those whose URL begins with `https`.
     pub fn network(options: &Options) -> Transport {
-        Transport::over(Carrier::Network(Network::new(options, None)), options)
+        let network = Network::new(options, None);
+        Transport::over(Carrier::Network(Arc::new(network)), options)
     }
 
     /// HTTP, with this TLS instead of one made from [`Options::trust`].
     pub fn network_with_tls(options: &Options, tls: ClientTls) -> Transport {
-        Transport::over(Carrier::Network(Network::new(options, Some(tls))), options)
+        let network = Network::new(options, Some(tls));
+        Transport::over(Carrier::Network(Arc::new(network)), options)
     }
 
     /// Calls of `handler`, a store (or a pipeline of one) in this process. Each attempt has its own
     /// copy of `context`, with notes of its own. Hosts of URLs are ignored, but for the header.
     pub fn in_process(handler: Handler, context: Context, options: &Options) -> Transport {
-        let context = Box::new(context);
+        let context = Arc::new(context);
         Transport::over(Carrier::Process { handler, context }, options)
     }
 

@@ -1,6 +1,6 @@
 //! Requests over pooled connections, plain and with TLS.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use cairn_http::Response;
@@ -16,11 +16,10 @@ use crate::url::StoreUrl;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-#[derive(Clone)]
 pub(super) struct Network {
     plain: Client,
     /// Made when the first `https` URL is called: it reads the trusted certificates.
-    tls: Arc<OnceLock<Client>>,
+    tls: OnceLock<Client>,
     names: Names,
     options: Options,
 }
@@ -33,7 +32,7 @@ impl Network {
         }
         Network {
             plain: client(options, None),
-            tls: Arc::new(with_tls),
+            tls: with_tls,
             names: Names::default(),
             options: options.clone(),
         }
