@@ -29,12 +29,22 @@ use clap::Parser;
 
 use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
 
+/// Switches off the heuristics that the environment names, for `cargo xtask bench heuristics`.
+#[cfg(feature = "measure")]
+fn switch_heuristics_off() {
+    use cairn_types::heuristic::{Heuristic, VARIABLE};
+
+    Heuristic::switch_off(&std::env::var(VARIABLE).unwrap_or_default());
+}
+
 fn main() -> ExitCode {
     // With huge pages a hundred threads' small allocations take twice the memory. Fails harmlessly
     // on a kernel without that option.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     allocator::set_up();
     cairn_node::memory::tidy_with(allocator::give_back);
+    #[cfg(feature = "measure")]
+    switch_heuristics_off();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = swift_names::run(&arguments) {
         return code;

@@ -11,7 +11,7 @@ pub struct Run {
     pub meta: Value,
     /// The stages that ended, in their order: content of `stages.json`.
     pub stages: Vec<Value>,
-    /// What the lab printed.
+    /// The lab's output.
     pub shown: String,
 }
 

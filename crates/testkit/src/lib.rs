@@ -1,4 +1,4 @@
-//! What the programs of `xtask` share: stores that are started and stopped (Cairn, the real
+//! Shared parts of the programs of `xtask`: stores that are started and stopped (Cairn, the real
 //! OpenStack Swift), a client that shows every byte, a model of what a store has acknowledged,
 //! checks with a report, and the paths and programs of this workspace.
 //!

@@ -14,7 +14,7 @@ pub enum Heuristic {
     AvoidSlowSync,
     /// Batches become smaller while it takes long to tidy up after them.
     SmallerBatches,
-    /// What was used lately is read on the calling thread.
+    /// Objects that were used lately are read on the calling thread.
     InlineRead,
     /// Short content whose checksum is not known is hashed on the calling thread.
     InlineHash,
@@ -72,29 +72,24 @@ impl Heuristic {
     #[inline]
     pub fn is_off(self) -> bool {
         #[cfg(feature = "measure")]
-        return measured::off() & (1 << self as u32) != 0;
+        return OFF.load(std::sync::atomic::Ordering::Relaxed) & (1 << self as u32) != 0;
         #[cfg(not(feature = "measure"))]
         false
     }
-}
 
-#[cfg(feature = "measure")]
-mod measured {
-    use std::sync::OnceLock;
-
-    use super::{Heuristic, VARIABLE};
-
-    /// A bit for each that is off.
-    pub(super) fn off() -> u32 {
-        static OFF: OnceLock<u32> = OnceLock::new();
-        *OFF.get_or_init(|| {
-            let names = std::env::var(VARIABLE).unwrap_or_default();
-            let is_named = |one: &Heuristic| names.split(',').any(|name| name == one.name());
-            let off = Heuristic::ALL.into_iter().filter(is_named);
-            off.fold(0, |bits, one| bits | (1 << one as u32))
-        })
+    /// Switches off those that are named, with commas between them, for this process.
+    #[cfg(feature = "measure")]
+    pub fn switch_off(names: &str) {
+        let is_named = |one: &Heuristic| names.split(',').any(|name| name == one.name());
+        let off = Heuristic::ALL.into_iter().filter(is_named);
+        let bits = off.fold(0, |bits, one| bits | (1 << one as u32));
+        OFF.store(bits, std::sync::atomic::Ordering::Relaxed);
     }
 }
+
+/// A bit for each that is off.
+#[cfg(feature = "measure")]
+static OFF: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
 #[cfg(test)]
 mod tests {

@@ -24,7 +24,7 @@ const UNMEASURED_CONNECTIONS: usize = 16;
 /// Longest wait for an answer: a store under 256 clients may need most of it.
 const TIMEOUT_SECONDS: &str = "120";
 
-/// What is measured in a cell.
+/// The load of a cell.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) size: u64,

@@ -25,7 +25,15 @@ const ONLY: [(&str, &[&str]); 9] = [
     ("lab", &["client", "formats", "http", "rados", "types"]),
     (
         "console",
-        &["client", "console-api", "formats", "http", "lab", "rados", "types"],
+        &[
+            "client",
+            "console-api",
+            "formats",
+            "http",
+            "lab",
+            "rados",
+            "types",
+        ],
     ),
     // Neither the console nor the load generator is built for a node, nor the node for them.
     ("console-api", &["http", "types"]),

@@ -181,6 +181,12 @@ mod tests {
         let status = head.err().and_then(|error| error.status());
         assert_eq!(status, Some(StatusCode::CONFLICT));
 
+        let nowhere = Destination {
+            url: "ftp://b.example/v1/a/c".to_owned(),
+            realm: None,
+        };
+        assert!(Peer::find(&transport, nowhere, "u").await.is_err());
+
         let seen = seen.lock();
         assert_eq!(seen.len(), 2, "none is sent again");
         let (method, path, host, auth, key, body) = &seen[0];
@@ -200,10 +206,5 @@ mod tests {
             (&*seen[1].1, seen[1].4.as_deref()),
             ("/v1/a/c/o", Some("u"))
         );
-        let nowhere = Destination {
-            url: "ftp://b.example/v1/a/c".to_owned(),
-            realm: None,
-        };
-        assert!(Peer::find(&transport, nowhere, "u").await.is_err());
     }
 }

@@ -8,7 +8,7 @@ use super::keys::{Key, State, Write, next_version, payload, version_of};
 use crate::random::Random;
 use crate::wire::Account;
 
-/// What became of the requests.
+/// Outcomes of the requests.
 #[derive(Default)]
 pub struct Counts {
     /// Number of writes that were acknowledged.
