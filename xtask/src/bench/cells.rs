@@ -24,7 +24,7 @@ const UNMEASURED_CONNECTIONS: usize = 16;
 /// Longest wait for an answer: a store under 256 clients may need most of it.
 const TIMEOUT_SECONDS: &str = "120";
 
-/// The load of a cell.
+/// Load of a cell.
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) size: u64,
@@ -91,7 +91,7 @@ pub(super) fn ceiling(lab: &Path, port: u16, size: u64, seconds: u64) -> Result<
          [[stage]]\nname = \"get\"\n[[stage.work]]\nworkers = 64\nruntime = {seconds}\nafr = 1000000\n\
          size_class = \"all\"\ncontainers = \"c(1)\"\nobjects = \"u(1,1000)\"\n\
          operation = [{{ type = \"read\" }}]\n",
-        storage(&format!("http://127.0.0.1:{port}/{size}"), "none"),
+        storage(&format!("http://127.0.0.1:{port}/{size}/a"), "none"),
     );
     let stages = run(lab, &text, &[])?;
     let stage = stages.get("get").context("the lab ran no stage get")?;
@@ -240,6 +240,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_workload_has_every_stage_that_is_read() {
+        let plan = Plan {
+            size: 4000,
+            connections: 64,
+            seconds: 8,
+            objects_max: 100,
+            number: 3,
+        };
+        let text = workload("http://127.0.0.1:1/v1/AUTH_test", "t", plan);
+        let names: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.strip_prefix("name = "))
+            .collect();
+        assert_eq!(
+            names.join(" ").replace('"', ""),
+            "init warm-put put prepare warm-get get delete rest unread"
+        );
+        let put = text.split("[[stage]]").nth(3).unwrap_or_default();
+        for line in ["workers = 64", "total_ops = 100", "runtime = 8", "c3-o"] {
+            assert!(put.contains(line), "{line} in {put}");
+        }
+    }
 
     #[test]
     fn a_stage_is_read_as_the_lab_prints_it() {
