@@ -245,21 +245,12 @@ mod tests {
             async move { answer }
         });
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(
-            folder.path().join("swift.conf"),
-            "[swift-hash]
-swift_hash_path_suffix = x
-",
-        )
-        .unwrap();
+        let hashes = "[swift-hash]\nswift_hash_path_suffix = x\n";
+        std::fs::write(folder.path().join("swift.conf"), hashes).unwrap();
         let conf = folder.path().join("dispersion.conf");
         let text = format!(
-            "[dispersion]
-auth_url = http://h/auth/v1.0
-auth_user = a:u
-auth_key = k
-             swift_dir = {}
-",
+            "[dispersion]\nauth_url = http://h/auth/v1.0\nauth_user = a:u\nauth_key = k\n\
+             swift_dir = {}\n",
             folder.path().display()
         );
         std::fs::write(&conf, text).unwrap();
