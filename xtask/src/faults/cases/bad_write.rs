@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::super::Outcome;
 use super::super::medium::{Fault, Op};
 use super::super::rig::{self, MIXED, STRICT};
 use super::{Setup, outcome};
 use cairn_testkit::model::load::Counts;
+use cairn_testkit::process::wait_for;
 
 pub(super) fn round(setup: &Setup<'_>, shared: bool) -> Result<Outcome> {
     let mut rig = setup.shaped(|shape| shape.shared = shared)?;
@@ -24,11 +25,15 @@ pub(super) fn round(setup: &Setup<'_>, shared: bool) -> Result<Outcome> {
     let disk = &rig.disks[seed as usize % rig.disks.len()];
     let during = rig::load(&account, &mut keys, MIXED, seed, || {
         std::thread::sleep(Duration::from_millis(700));
-        let places = match shared {
+        let places = || match shared {
             true => disk.places(&rig.files(0, is_log_of_one_device)),
             false => disk.data(),
         };
-        ensure!(!places.is_empty(), "no place on the disk to fail at");
+        // On a busy machine no row may have come to that device yet.
+        wait_for("a place on the disk to fail at", 20, || {
+            Ok(!places().is_empty())
+        })?;
+        let places = places();
         let mut fault = Fault::of(Op::Write, places);
         fault.left = Some(1);
         disk.medium.fail(fault);
