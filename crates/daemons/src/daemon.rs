@@ -56,6 +56,17 @@ impl DaemonKind {
         DaemonKind::ObjectUpdater,
     ];
 
+    /// The names of [`DaemonKind::ALL`], in its order.
+    pub const NAMES: [&str; Self::ALL.len()] = {
+        let mut names = [""; Self::ALL.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = Self::ALL[at].name();
+            at += 1;
+        }
+        names
+    };
+
     /// Name of its section and, after `swift-`, of its program.
     pub const fn name(self) -> &'static str {
         match self {

@@ -10,7 +10,7 @@ mod partitions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_disk::{Devices, Engines};
 use cairn_http::{Clock, own_thread};
@@ -120,7 +120,6 @@ pub(crate) struct Pass<W: PartitionWork> {
     /// Policies whose ring was replaced during the pass.
     rings_changed: Mutex<BTreeSet<PolicyIndex>>,
     rings_checked: Mutex<Instant>,
-    is_refreshing: AtomicBool,
     partition_count: AtomicU64,
     started: Instant,
 }
@@ -146,7 +145,6 @@ impl<W: PartitionWork> Pass<W> {
             handoffs_remaining: AtomicU64::new(0),
             rings_changed: Mutex::default(),
             rings_checked: Mutex::new(Instant::now()),
-            is_refreshing: AtomicBool::new(false),
             partition_count: AtomicU64::new(0),
             started: Instant::now(),
         });
@@ -242,9 +240,8 @@ impl<W: PartitionWork> Pass<W> {
             }
             is_due
         };
-        if is_due && !self.is_refreshing.swap(true, Ordering::Relaxed) {
+        if is_due {
             self.refresh_rings().await;
-            self.is_refreshing.store(false, Ordering::Relaxed);
         }
         let current = self.parts().rings.object(policy);
         let is_old = current.is_none_or(|ring| !Arc::ptr_eq(&ring, &partition.ring));

@@ -36,26 +36,8 @@ pub struct ServerConf {
     pub conf: Conf,
 }
 
-/// Sections of Swift's other programs, which share conf files with the servers.
-const DAEMONS: [&str; 17] = [
-    "account-auditor",
-    "account-reaper",
-    "account-replicator",
-    "container-auditor",
-    "container-reconciler",
-    "container-replicator",
-    "container-sharder",
-    "container-sync",
-    "container-updater",
-    "object-auditor",
-    "object-expirer",
-    "object-reconstructor",
-    "object-relinker",
-    "object-replicator",
-    "object-updater",
-    "drive-audit",
-    "dispersion",
-];
+/// Sections of Swift's other programs, which share conf files with servers and daemons.
+const PROGRAMS: [&str; 3] = ["object-relinker", "drive-audit", "dispersion"];
 
 /// Reads a conf file, or a folder whose `*.conf` files are concatenated in the order of names.
 pub fn read_conf(path: &Path) -> Result<Conf> {
@@ -153,7 +135,7 @@ impl ServerConf {
     pub fn daemons_not_served(&self) -> Vec<&str> {
         self.conf
             .section_names()
-            .filter(|name| DAEMONS.contains(name) && DaemonKind::from_name(name).is_none())
+            .filter(|name| PROGRAMS.contains(name))
             .collect()
     }
 }
@@ -233,7 +215,8 @@ fn check_section_names(conf: &Conf) -> Result<()> {
             .any(|kind| name.starts_with(kind));
         // Per-policy options of the proxy, `[proxy-server:policy:1]`.
         let per_policy = name.contains(":policy:");
-        if paste || per_policy || DAEMONS.contains(&name) {
+        let is_program = DaemonKind::from_name(name).is_some() || PROGRAMS.contains(&name);
+        if paste || per_policy || is_program {
             continue;
         }
         if name.starts_with("composite:") {
@@ -242,7 +225,7 @@ fn check_section_names(conf: &Conf) -> Result<()> {
                 conf.file()
             );
         }
-        let mut known: Vec<&str> = DAEMONS.to_vec();
+        let mut known = [&DaemonKind::NAMES[..], &PROGRAMS].concat();
         known.extend(["pipeline:main", "app:proxy-server", "app:account-server"]);
         known.extend(["app:container-server", "app:object-server"]);
         bail!(

@@ -17,6 +17,7 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use cairn_node::role::DaemonKind;
 use cairn_node::similar::did_you_mean;
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -26,28 +27,12 @@ pub use arguments::{Arguments, run_arguments};
 pub use find::Folders;
 use program::{Program, Started};
 
-/// Swift's servers, and its daemons.
+/// Swift's servers.
 const MAIN: [&str; 4] = [
     "proxy-server",
     "account-server",
     "container-server",
     "object-server",
-];
-const REST: [&str; 14] = [
-    "account-auditor",
-    "account-reaper",
-    "account-replicator",
-    "container-auditor",
-    "container-reconciler",
-    "container-replicator",
-    "container-sharder",
-    "container-sync",
-    "container-updater",
-    "object-auditor",
-    "object-expirer",
-    "object-reconstructor",
-    "object-replicator",
-    "object-updater",
 ];
 /// Grace period for a program that has printed something and may be about to exit.
 const EXIT_GRACE: Duration = Duration::from_secs(3);
@@ -145,12 +130,12 @@ pub fn confs_of(word: &str, number: Option<usize>, folders: &Folders) -> Result<
 fn programs(words: &[String], folders: &Folders) -> Result<(Vec<Program>, bool)> {
     let mut programs: BTreeMap<String, Program> = BTreeMap::new();
     let mut all_named = true;
-    let all = || MAIN.iter().chain(&REST).copied();
+    let all = || MAIN.iter().chain(&DaemonKind::NAMES).copied();
     for word in words {
         let names: Vec<String> = match word.as_str() {
             "all" => all().map(str::to_owned).collect(),
             "main" => MAIN.map(str::to_owned).to_vec(),
-            "rest" => REST.map(str::to_owned).to_vec(),
+            "rest" => DaemonKind::NAMES.map(str::to_owned).to_vec(),
             glob if glob.contains('*') => all()
                 .filter(|name| find::matches(glob, name))
                 .map(str::to_owned)
