@@ -146,7 +146,11 @@ impl OpenCalls {
 
     /// Adds a call that is sent now.
     pub fn sent(&mut self, node: &Node) {
-        let delay = self.backends.hedging().delay(node.address);
+        self.sent_within(node, self.backends.hedging().delay(node.address));
+    }
+
+    /// Adds a call that is sent now and overdue after `delay`, whatever its server's times are.
+    pub fn sent_within(&mut self, node: &Node, delay: Duration) {
         self.sent_at(node, Instant::now() + delay);
     }
 

@@ -242,11 +242,18 @@ impl Read {
         self.spare.lock()
     }
 
-    async fn first(&self, refusals: &mut Refusals) -> Option<Source> {
-        while let Some(node) = self.nodes.next() {
-            if refusals.is_settled() && self.backends.is_hung(node.address) {
-                return None;
+    /// The next node that may change the outcome: once it is settled, nodes that hang are left out.
+    fn next_worth_asking(&self, refusals: &Refusals) -> Option<Node> {
+        loop {
+            let node = self.nodes.next()?;
+            if !(refusals.is_settled() && self.backends.is_hung(node.address)) {
+                return Some(node);
             }
+        }
+    }
+
+    async fn first(&self, refusals: &mut Refusals) -> Option<Source> {
+        while let Some(node) = self.next_worth_asking(refusals) {
             let delay = self.backends.hedging().delay(node.address);
             let mut asked = std::pin::pin!(self.ask(node.clone(), None));
             let source = match tokio::time::timeout(delay, asked.as_mut()).await {
@@ -276,46 +283,31 @@ impl Read {
         node: Node,
         first: Pin<&mut (impl Future<Output = Tried> + Send)>,
     ) -> Option<Source> {
-        let mut calls = OpenCalls::new(self.backends.clone(), self.nodes.clone());
-        let mut asked: FuturesUnordered<Asking<'_>> = FuturesUnordered::new();
-        calls.sent_before(&node);
-        asked.push(Box::pin(async move { (node, first.await) }));
+        let mut calls = Calls::new(self, None);
+        calls.open.sent_before(&node);
+        calls
+            .asked
+            .push(Box::pin(async move { (node, first.await) }));
         loop {
-            let overdue = tokio::select! {
+            tokio::select! {
                 biased;
-                answer = asked.next() => match answer {
-                    Some((node, tried)) => {
-                        calls.ended(&node);
-                        if let Some(source) = refusals.note(tried) {
-                            // If the chosen one breaks off, these are asked again.
-                            self.spare_nodes().extend(calls.nodes());
-                            return Some(source);
-                        }
-                        false
+                answer = calls.asked.next() => {
+                    let (node, tried) = answer?;
+                    if let Some(source) = calls.note(node, tried, refusals) {
+                        return Some(source);
                     }
-                    None => return None,
-                },
-                () = calls.overdue() => true,
-            };
-            if refusals.is_settled() && calls.are_all_hung() {
-                return None;
-            }
-            loop {
-                let next = match overdue {
-                    true => calls.hedge(),
-                    false => self.nodes.next(),
-                };
-                let is_vain =
-                    |node: &Node| refusals.is_settled() && self.backends.is_hung(node.address);
-                let Some(node) = next.filter(|node| !is_vain(node)) else {
-                    break;
-                };
-                calls.sent(&node);
-                let ask = self.ask(node.clone(), None);
-                asked.push(Box::pin(async move { (node, ask.await) }));
-                if !overdue {
-                    break;
+                    if let Some(node) = self.next_worth_asking(refusals) {
+                        calls.start(node);
+                    }
                 }
+                () = calls.open.overdue() => {
+                    while let Some(node) = calls.open.hedge() {
+                        calls.start(node);
+                    }
+                }
+            };
+            if calls.are_vain(refusals) {
+                calls.start(self.next_worth_asking(refusals)?);
             }
         }
     }
@@ -352,39 +344,43 @@ impl Read {
     }
 
     /// Asks the next node whenever one has not responded for `stagger`, up to `concurrency` at
-    /// once.
+    /// once. As in [`Read::hedged`], nodes still being asked are spare ones afterwards, and hanging
+    /// ones are not awaited once the outcome is settled.
     async fn staggered(
         &self,
         refusals: &mut Refusals,
         concurrency: usize,
         stagger: Duration,
     ) -> Option<Source> {
-        let mut asked = FuturesUnordered::new();
-        let mut exhausted = false;
+        let mut calls = Calls::new(self, Some(stagger));
+        // Time at which the next node is asked; `None` once there is none left.
+        let mut next_at = Some(Instant::now());
         loop {
-            if !exhausted && asked.len() < concurrency.max(1) {
-                match self.nodes.next() {
-                    Some(node) => asked.push(self.ask(node, None)),
-                    None => exhausted = true,
+            let has_room = calls.asked.len() < concurrency.max(1);
+            let is_due = has_room && next_at.is_some_and(|at| at <= Instant::now());
+            if is_due || calls.are_vain(refusals) {
+                let node = self.next_worth_asking(refusals);
+                if node.is_none() && calls.are_vain(refusals) {
+                    return None;
                 }
+                next_at = node.map(|node| {
+                    calls.start(node);
+                    Instant::now() + stagger
+                });
+                continue;
             }
-            if asked.is_empty() {
-                return None;
-            }
-            let patience = if exhausted || asked.len() >= concurrency {
-                None
-            } else {
-                Some(stagger)
-            };
-            let tried = match patience {
-                None => asked.next().await,
-                Some(stagger) => match tokio::time::timeout(stagger, asked.next()).await {
-                    Ok(tried) => tried,
-                    Err(_) => continue,
-                },
-            };
-            if let Some(source) = tried.and_then(|tried| refusals.note(tried)) {
-                return Some(source);
+            let next = next_at.filter(|_| has_room);
+            tokio::select! {
+                biased;
+                answer = calls.asked.next() => {
+                    let (node, tried) = answer?;
+                    if let Some(source) = calls.note(node, tried, refusals) {
+                        return Some(source);
+                    }
+                    next_at = next_at.map(|_| Instant::now());
+                }
+                () = calls.open.overdue() => calls.open.look_without_hedging(),
+                () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
             }
         }
     }
@@ -472,6 +468,49 @@ impl Read {
             is_primary: !node.handoff,
             is_unheard_of: status == 404 && stamp.is_zero(),
         }
+    }
+}
+
+/// The calls of one read that are in progress.
+struct Calls<'a> {
+    read: &'a Read,
+    open: OpenCalls,
+    asked: FuturesUnordered<Asking<'a>>,
+    /// Time after which a call is overdue, where that is not to be learnt.
+    delay: Option<Duration>,
+}
+
+impl<'a> Calls<'a> {
+    fn new(read: &'a Read, delay: Option<Duration>) -> Self {
+        Calls {
+            read,
+            delay,
+            open: OpenCalls::new(read.backends.clone(), read.nodes.clone()),
+            asked: FuturesUnordered::new(),
+        }
+    }
+
+    fn start(&mut self, node: Node) {
+        match self.delay {
+            Some(delay) => self.open.sent_within(&node, delay),
+            None => self.open.sent(&node),
+        }
+        let ask = self.read.ask(node.clone(), None);
+        self.asked.push(Box::pin(async move { (node, ask.await) }));
+    }
+
+    /// Records a response. With a good one the read ends, and the nodes still being asked become
+    /// spare ones: if the chosen one breaks off, they are asked again.
+    fn note(&mut self, node: Node, tried: Tried, refusals: &mut Refusals) -> Option<Source> {
+        self.open.ended(&node);
+        let source = refusals.note(tried)?;
+        self.read.spare_nodes().extend(self.open.nodes());
+        Some(source)
+    }
+
+    /// Is the outcome settled, and are the remaining calls those of nodes that hang?
+    fn are_vain(&self, refusals: &Refusals) -> bool {
+        refusals.is_settled() && self.open.are_all_hung()
     }
 }
 

@@ -254,6 +254,16 @@ impl Cluster {
     }
 
     pub(crate) fn with(object: &[u8], node_timeout: &str, moved: Option<(u16, u16)>) -> Self {
+        Cluster::with_options(object, node_timeout, moved, &[])
+    }
+
+    /// A cluster whose proxy has these options of its conf, too.
+    pub(crate) fn with_options(
+        object: &[u8],
+        node_timeout: &str,
+        moved: Option<(u16, u16)>,
+        options: &[(&str, &str)],
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["account", "container", "object", "object-1"] {
             let path = dir.path().join(format!("{name}.ring.gz"));
@@ -278,17 +288,16 @@ impl Cluster {
                 }),
             );
         }
+        let mut pairs = vec![
+            ("node_timeout", node_timeout),
+            ("post_quorum_timeout", "0.1"),
+            ("sorting_method", "affinity"),
+            ("read_affinity", "r1=1"),
+        ];
+        pairs.extend_from_slice(options);
         let settings = ProxySettings {
             policy_sections: Default::default(),
-            section: Section::from_pairs(
-                "app:proxy-server",
-                &[
-                    ("node_timeout", node_timeout),
-                    ("post_quorum_timeout", "0.1"),
-                    ("sorting_method", "affinity"),
-                    ("read_affinity", "r1=1"),
-                ],
-            ),
+            section: Section::from_pairs("app:proxy-server", &pairs),
             constraints: Arc::new(Constraints::default()),
             policies: policies.clone(),
             hash_path: HashPath::new("", "test"),

@@ -12,6 +12,9 @@ use http::StatusCode;
 
 use cluster::*;
 
+/// Options with which a GET asks one more server every 50 ms.
+const AT_ONCE: [(&str, &str); 2] = [("concurrent_gets", "on"), ("concurrency_timeout", "0.05")];
+
 #[tokio::test]
 async fn a_read_goes_on_with_another_replica_where_one_broke_off() {
     let cluster = Cluster::new(&object());
@@ -385,23 +388,50 @@ async fn a_slow_replica_that_alone_has_the_object_is_waited_for() {
 /// breaks off.
 #[tokio::test(start_paused = true)]
 async fn a_read_goes_on_with_a_replica_that_was_too_slow_at_first() {
-    for _ in 0..8 {
-        let cluster = Cluster::with(&object(), "10", None);
-        cluster.set_primaries([Mood::Slow, Mood::BreaksOff, Mood::BreaksOff]);
-        for id in handoffs() {
-            cluster.set(id, Mood::Empty);
+    for options in [&[][..], &AT_ONCE] {
+        for _ in 0..8 {
+            let cluster = Cluster::with_options(&object(), "10", None, options);
+            cluster.set_primaries([Mood::Slow, Mood::BreaksOff, Mood::BreaksOff]);
+            for id in handoffs() {
+                cluster.set(id, Mood::Empty);
+            }
+            let (status, body) = cluster.get(&[]).await;
+            assert_eq!((status, body.unwrap().as_ref()), (200, object().as_slice()));
         }
-        let (status, body) = cluster.get(&[]).await;
-        assert_eq!((status, body.unwrap().as_ref()), (200, object().as_slice()));
+    }
+}
+
+/// Written while two of its primaries were away: a primary that hangs now and a handoff have it.
+#[tokio::test]
+async fn the_handoffs_of_a_hanging_primary_are_asked() {
+    for options in [&[][..], &AT_ONCE] {
+        let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = frozen.local_addr().unwrap().port();
+        let moved = Some((primaries()[0], port));
+        let cluster = Cluster::with_options(&object(), "30", moved, options);
+        cluster.set_primaries([Mood::Well, Mood::Empty, Mood::Empty]);
+        for _ in 0..4 {
+            let start = std::time::Instant::now();
+            let (status, body) = cluster.get(&[]).await;
+            assert_eq!((status, body.unwrap().as_ref()), (200, object().as_slice()));
+            assert!(start.elapsed() < Duration::from_secs(5), "{options:?}");
+        }
     }
 }
 
 /// A server whose process was stopped: it accepts connections and does not respond.
 #[tokio::test]
 async fn a_server_that_hangs_holds_nobody_up() {
+    for options in [&[][..], &AT_ONCE] {
+        hangs(options).await;
+    }
+}
+
+async fn hangs(options: &[(&str, &str)]) {
     let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = frozen.local_addr().unwrap().port();
-    let cluster = Cluster::with(&object(), "30", Some((primaries()[0], port)));
+    let moved = Some((primaries()[0], port));
+    let cluster = Cluster::with_options(&object(), "30", moved, options);
     let limit = Duration::from_secs(1);
     let timed = async |method: &str, headers: &[(&str, &str)]| {
         let start = std::time::Instant::now();
