@@ -16,6 +16,7 @@ pub(crate) mod touched;
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -162,6 +163,10 @@ impl Host for CommitHost {
 
     fn begin(&self) -> Result<Disk, DeviceError> {
         self.0.writable_disk()
+    }
+
+    fn broken(&self) -> Option<io::Error> {
+        self.0.broken()
     }
 }
 
@@ -432,10 +437,21 @@ impl DeviceState {
         is_due
     }
 
-    pub(crate) fn writable_disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(DeviceError::Poisoned(self.name.clone()));
+    /// The error of a device that takes no more writes.
+    pub(crate) fn broken(&self) -> Option<io::Error> {
+        let error = self.may_write().err()?;
+        Some(io::Error::other(error.to_string()))
+    }
+
+    fn may_write(&self) -> Result<(), DeviceError> {
+        match self.poisoned.load(Ordering::Acquire) {
+            true => Err(DeviceError::Poisoned(self.name.clone())),
+            false => Ok(()),
         }
+    }
+
+    pub(crate) fn writable_disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
+        self.may_write()?;
         self.disk()
     }
 }
@@ -504,10 +520,7 @@ impl Disk {
 
     /// Fails if the device takes no writes.
     pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
-        match self.state.poisoned.load(Ordering::Acquire) {
-            true => Err(DeviceError::Poisoned(self.name().to_owned())),
-            false => Ok(()),
-        }
+        self.state.may_write()
     }
 
     /// Refuses all further writes: after a failed fsync the disk's content is unknown.

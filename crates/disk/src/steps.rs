@@ -21,7 +21,10 @@ impl Ground for Disk {
     /// its content is then unknown.
     fn sync(&self, set: &SyncSet) -> Result<(), DiskError> {
         let synced = self.file_system().sync(set);
-        synced.map_err(|source| self.sync_failed(&source))
+        match synced.err().or_else(|| self.state.broken()) {
+            None => Ok(()),
+            Some(error) => Err(self.sync_failed(&error)),
+        }
     }
 
     fn sync_failed(&self, error: &io::Error) -> DiskError {

@@ -75,8 +75,10 @@ impl<H: Host> Batch<H> {
             Stage::Advance { at, is_alone } => self.advance(at, is_alone),
             Stage::Sync(mut sync) => match sync.step(patience) {
                 None => self.stage = Stage::Sync(sync),
-                Some(Ok(())) => self.sync_next(),
-                Some(Err(error)) => self.fail(&error),
+                Some(synced) => match synced.err().or_else(|| host.broken()) {
+                    None => self.sync_next(),
+                    Some(error) => self.fail(&error),
+                },
             },
             Stage::Tidy => return self.tidy(now),
             Stage::Late => return self.sync_late(),

@@ -3,6 +3,7 @@
 //! their own while no client's waits.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,13 @@ pub trait Host: Send + Sync + Sized + 'static {
     /// # Errors
     /// It is gone, or takes no writes.
     fn begin(&self) -> Result<Self::Ground, Self::Error>;
+
+    /// Why no success of a sync counts: the device was found broken since it was opened. It is asked
+    /// after a sync, for one by a descriptor that was opened after the kernel had told another of a lost
+    /// page hears nothing of it. `None` also where operations find that out by themselves.
+    fn broken(&self) -> Option<io::Error> {
+        None
+    }
 }
 
 /// How far an operation came.

@@ -157,6 +157,23 @@ fn a_failed_sync_of_a_shared_file_system_breaks_only_the_device_whose_file_faile
     }
 }
 
+/// Another's sync fails while one is under way whose descriptors were opened too late to hear of it.
+#[test]
+fn a_sync_that_succeeds_on_a_broken_device_does_not_count() {
+    let (_root, devices) = devices(|_| {});
+    let device = devices.get("sda1").unwrap();
+    let breaks = device.disk().unwrap();
+    let written = device.commit(move |disk| {
+        let mut set = disk.sync_set();
+        set.add_directory_at(disk.root(), "");
+        breaks.poison("x", &std::io::Error::other("test"));
+        Ok(Step::sync(set, |_| Ok(Step::Done(()))))
+    });
+    assert!(matches!(block(written), Err(DiskError::Io { .. })));
+    let disk = device.disk().unwrap();
+    assert!(sync(&disk, || Ok(())).is_err(), "by itself");
+}
+
 #[test]
 fn a_damaged_file_system_takes_its_device_out_of_service_and_a_bad_file_or_want_does_not() {
     use rustix::io::Errno;
