@@ -15,6 +15,7 @@ mod layers;
 mod links;
 mod module_form;
 mod named_files;
+mod named_tests;
 mod object_files;
 mod parsers;
 mod poison;
@@ -96,11 +97,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut measures = Vec::new();
     let files = source::all(root)?;
     let mut uses = circles::Uses::default();
+    let mut functions = named_tests::Functions::default();
     let test_modules = source::test_modules(root, &files)?;
     for file in &files {
         let source = Source::read(root, file, &test_modules)?;
         findings.extend(RULES.iter().flat_map(|rule| rule(&source)));
         uses.add(&source);
+        functions.add(&source);
         measures.extend(MEASURES.iter().flat_map(|rule| rule(&source)));
     }
     measures.extend(uses.measure());
@@ -109,6 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let pages = pages(root)?;
     findings.extend(links::check(root, &pages));
     findings.extend(named_files::check(root, &pages, &files));
+    findings.extend(functions.check(&pages));
     findings.extend(parsers::check(root, &files));
     findings.extend(module_form::check(&files));
 

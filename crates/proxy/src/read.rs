@@ -3,6 +3,7 @@
 //! `body.rs` streams an object's content, from several replicas if necessary.
 
 mod body;
+mod refusals;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
-use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls, fan_out, quorum};
-use cairn_types::{PolicyIndex, Quorum, ServerKind, Timestamp};
+use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls, fan_out};
+use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -24,9 +25,9 @@ use crate::affinity::{Affinity, Sorting, Timings};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
-use crate::status;
 
 use body::{Wanted, bare_etag, passed_on};
+use refusals::{Refusals, refusal};
 
 /// Maximum bytes passed on of a replica's error body.
 const ERROR_BODY_MAX_BYTES: u64 = 64 * 1024;
@@ -54,20 +55,6 @@ struct Source {
     node: Node,
     response: Response,
     timestamp: Timestamp,
-}
-
-/// Responses of replicas that could not provide the data.
-struct Refusals {
-    /// Number of further primaries without any trace of the object that are ignored
-    /// (`rebalance_missing_suppression_count`).
-    unheard_of_left: usize,
-    /// Refusing primaries that cannot all have missed a write that a quorum of them has.
-    enough: Quorum,
-    /// Number of primaries that responded and cannot provide the data.
-    primaries: usize,
-    statuses: Vec<u16>,
-    answers: Vec<(HeaderMap, Bytes)>,
-    newest_tombstone: Timestamp,
 }
 
 type Asking<'a> = Pin<Box<dyn Future<Output = (Node, Tried)> + Send + 'a>>;
@@ -511,67 +498,6 @@ impl<'a> Calls<'a> {
     /// Is the outcome settled, and are the remaining calls those of nodes that hang?
     fn are_vain(&self, refusals: &Refusals) -> bool {
         refusals.is_settled() && self.open.are_all_hung()
-    }
-}
-
-impl Refusals {
-    fn new(primaries: usize, unheard_of: usize) -> Self {
-        Refusals {
-            unheard_of_left: unheard_of.min(primaries.saturating_sub(1)),
-            enough: Quorum::majority_of(primaries),
-            primaries: 0,
-            statuses: Vec::new(),
-            answers: Vec::new(),
-            newest_tombstone: Timestamp::ZERO,
-        }
-    }
-
-    /// Do the primaries' refusals decide the outcome without the missing responses? A quorum has
-    /// every acknowledged write, so a majority includes a server that has it.
-    fn is_settled(&self) -> bool {
-        self.enough.is_reached_by(self.primaries) && !self.statuses.is_empty()
-    }
-
-    /// Records a refusal; returns a source unless a newer tombstone is known.
-    fn note(&mut self, tried: Tried) -> Option<Source> {
-        match tried {
-            Tried::Good(source) if source.timestamp >= self.newest_tombstone => Some(*source),
-            Tried::Good(_) | Tried::Nothing => None,
-            Tried::Refused {
-                status,
-                headers,
-                body,
-                tombstone,
-                is_primary,
-                is_unheard_of,
-            } => {
-                self.primaries += usize::from(is_primary && status < 500);
-                if is_unheard_of && self.unheard_of_left > 0 {
-                    self.unheard_of_left -= 1;
-                    return None;
-                }
-                self.newest_tombstone = self.newest_tombstone.max(tombstone);
-                self.statuses.push(status);
-                self.answers.push((headers, body));
-                None
-            }
-        }
-    }
-}
-
-/// The response if no node has the data: the one most agree on, or 503.
-fn refusal(refusals: &Refusals, path: &str) -> Response {
-    let statuses = &refusals.statuses;
-    let quorum = Quorum::of_replicas(statuses.len());
-    match quorum::best_index(statuses, quorum).filter(|_| !statuses.is_empty()) {
-        Some(i) => {
-            let (headers, body) = &refusals.answers[i];
-            crate::write::answer_from(statuses[i], headers, body.clone())
-        }
-        None => {
-            warn!(path, ?statuses, "no replica answered the read");
-            status::unavailable()
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::links::prose;
 use super::{Finding, Page};
 
 /// Pages that name sources.
-const PAGES: [&str; 2] = ["ARCHITECTURE.md", "CONTRIBUTING.md"];
+const PAGES: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/mended.md"];
 
 pub(crate) fn check(root: &Path, pages: &[Page], sources: &[String]) -> Vec<Finding> {
     let known = Known::new(sources);
