@@ -145,6 +145,7 @@ pub(crate) async fn connection(
         is_tls: tls.is_some(),
     };
     slot.set_address(peer.client().ip());
+    progress.set_address(peer.client().ip());
     let Some(tls) = tls else {
         let socket = Watched::new(stream, progress.clone());
         return requests(socket, peer, &shared, stop, &slot, &progress).await;
