@@ -40,7 +40,7 @@ impl AuditLog {
     pub fn tell(&self, context: &Context, line: &Value) {
         let mut whole = json!({
             "time": format!("{}Z", self.clock.now().isoformat()),
-            "address": context.remote.map(|r| r.ip().to_canonical().to_string()),
+            "address": context.client().map(|client| client.to_string()),
         });
         if let (Some(whole), Some(line)) = (whole.as_object_mut(), line.as_object()) {
             if !context.trans_id.is_empty() {

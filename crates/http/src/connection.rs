@@ -145,6 +145,7 @@ pub(crate) async fn connection(
         is_tls: tls.is_some(),
     };
     slot.set_address(peer.client().ip());
+    progress.set_address(peer.client().ip());
     let Some(tls) = tls else {
         let socket = Watched::new(stream, progress.clone());
         return requests(socket, peer, &shared, stop, &slot, &progress).await;
@@ -350,11 +351,15 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, slot: &Slot) 
     let method = request.method().clone();
     let asks_keep_alive = respond::header(request.headers(), "connection")
         .is_some_and(|c| c.eq_ignore_ascii_case("keep-alive"));
-    request.extensions_mut().insert(Context {
+    let context = Context {
         remote: Some(peer.client()),
+        forwarded_for: options
+            .trusted_proxies
+            .client(peer.client().ip(), request.headers()),
         is_tls: peer.is_tls || peer.told.is_tls,
         ..Context::default()
-    });
+    };
+    request.extensions_mut().insert(context);
     let mut response = shared.handler.call(request).await;
     if closes {
         let close = HeaderValue::from_static("close");

@@ -3,7 +3,7 @@
 //! keeps these in the WSGI environment.
 
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
@@ -35,6 +35,8 @@ pub struct Context {
     pub trans_id: Arc<str>,
     /// The client's address, if the request came over a socket.
     pub remote: Option<SocketAddr>,
+    /// The client's address as reported by an HTTP proxy that the conf trusts, which is `remote`.
+    pub forwarded_for: Option<IpAddr>,
     /// The client used TLS, which ends here or at a proxy in front of us (`wsgi.url_scheme`).
     pub is_tls: bool,
     /// Set by an authentication middleware; without one everything is allowed.
@@ -144,6 +146,12 @@ impl Context {
             .get::<Context>()
             .cloned()
             .unwrap_or_default()
+    }
+
+    /// The client's address, by which logins are counted and which the audit log names.
+    pub fn client(&self) -> Option<IpAddr> {
+        let remote = self.remote.map(|remote| remote.ip().to_canonical());
+        self.forwarded_for.or(remote)
     }
 
     /// Scheme of the URLs that the client is given (`wsgi.url_scheme`).

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::forwarded::TrustedProxies;
 use crate::tls::ServerTls;
 
 /// Limits and protocols of a listener.
@@ -27,6 +28,8 @@ pub struct ServeOptions {
     pub metrics: MetricsAccess,
     /// Each connection begins with a line of the PROXY protocol (`proxy_line.rs`).
     pub proxy_protocol: bool,
+    /// HTTP proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: TrustedProxies,
     /// TLS of the listener; `None`: plain.
     pub tls: Option<Arc<ServerTls>>,
 }
@@ -51,6 +54,7 @@ impl ServeOptions {
             grace: Duration::from_secs(60),
             metrics: MetricsAccess::Loopback,
             proxy_protocol: false,
+            trusted_proxies: TrustedProxies::default(),
             tls: None,
         }
     }

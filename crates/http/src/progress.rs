@@ -5,15 +5,16 @@
 //! body (`body.rs`) the second; the first is the state while no request is in progress. Time that
 //! the server itself takes is not counted.
 //!
-//! Response content that the socket has not taken yet is counted for each connection and for the
-//! process (`unsent.rs`). While the process has much of it, a response continues only when its
-//! socket has taken all previous content, so thousands of clients that read nothing hold one piece
-//! each.
+//! Response content that the socket has not taken yet is counted for each connection, its address
+//! and the process (`unsent.rs`). While the process has much of it, responses of addresses with
+//! more than their share continue only when their sockets have taken all previous content, so
+//! thousands of clients that read nothing hold one piece each.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::unsent;
+use crate::unsent::{self, Account};
 
 /// Bytes over which a client's speed is measured: one that takes long for these is slow, however
 /// often it moves a byte.
@@ -103,6 +104,8 @@ pub(crate) struct Progress {
     /// A lower bound of the body bytes that the socket has not taken yet: bytes of heads are not
     /// added when they are handed over, but are subtracted when they are taken.
     unsent: AtomicUsize,
+    /// The count of the client's address; not set before the address is known.
+    account: OnceLock<Account>,
     /// Wakes a response that waits until there are none.
     all_sent: AtomicWaker,
 }
@@ -127,6 +130,7 @@ impl Progress {
             bodies: Waits::default(),
             writes: Waits::default(),
             unsent: AtomicUsize::new(0),
+            account: OnceLock::new(),
             all_sent: AtomicWaker::new(),
         })
     }
@@ -149,6 +153,11 @@ impl Progress {
         self.start.elapsed().as_millis() as u64 + 1
     }
 
+    /// Sets the client's address, once, before the first response.
+    pub(crate) fn set_address(&self, address: IpAddr) {
+        self.account.get_or_init(|| Account::open(address));
+    }
+
     /// Begins a request, which is in progress until the guard is dropped.
     pub(crate) fn begin_request(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +168,7 @@ impl Progress {
     /// Counts bytes of a body that were handed over for sending.
     fn hand_over(&self, bytes: usize) {
         self.unsent.fetch_add(bytes, Ordering::Relaxed);
-        unsent::add(bytes);
+        unsent::add(self.account.get(), bytes);
     }
 
     /// Subtracts bytes of a body or head that the socket took; called by the task that hands over.
@@ -170,7 +179,7 @@ impl Progress {
         }
         let fewer = unsent.min(bytes);
         self.unsent.store(unsent - fewer, Ordering::Relaxed);
-        unsent::remove(fewer);
+        unsent::remove(self.account.get(), fewer);
         if fewer == unsent {
             self.all_sent.wake();
         }
@@ -185,7 +194,7 @@ impl Progress {
     /// previous content. Until then the socket has something to take, so the task will be woken.
     fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<()> {
         let has_sent_all = self.unsent.load(Ordering::Relaxed) == 0;
-        if has_sent_all || !unsent::is_crowded() {
+        if has_sent_all || !unsent::is_crowded(self.account.get()) {
             return Poll::Ready(());
         }
         self.all_sent.register(cx.waker());
@@ -242,9 +251,9 @@ impl Progress {
     }
 
     fn keeps_memory_from_others(&self, now: u64) -> bool {
-        unsent::is_needed()
-            && self.unsent.load(Ordering::Relaxed) > 0
+        self.unsent.load(Ordering::Relaxed) > 0
             && self.writes.stalled(now) >= Some(STALLED_MAX_MS)
+            && unsent::is_needed(self.account.get().map(Account::address))
     }
 }
 
@@ -434,8 +443,9 @@ mod tests {
         let waker = waker(woken.clone());
         let cx = &mut Context::from_waker(&waker);
         let _alone = unsent::tests::ALONE.lock().await;
-        let crowd = unsent::tests::Crowd::gather();
+        let crowd = unsent::tests::Crowd::gather([192, 0, 2, 1]);
         let progress = Progress::new();
+        progress.set_address([192, 0, 2, 1].into());
         let (socket, _other_end) = tokio::io::duplex(1000);
         let mut socket = Watched::new(socket, progress.clone());
         let mut answer = answering(&progress);
@@ -451,7 +461,7 @@ mod tests {
         // The other connections have ended.
         drop(crowd);
         assert!(has_next(&mut answer, cx));
-        let _crowd = unsent::tests::Crowd::gather();
+        let _crowd = unsent::tests::Crowd::gather([192, 0, 2, 1]);
         // A request that arrives while the previous response is being sent.
         let mut next = answering(&progress);
         assert!(!has_next(&mut next, cx), "the last answer is unsent");
@@ -479,7 +489,7 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!cut_off.is_finished(), "there is memory enough");
         let _all = unsent::tests::reserve_all().await;
-        let waits = tokio::spawn(unsent::Reserved::take(1));
+        let waits = tokio::spawn(unsent::Reserved::take(None, 1));
         let in_time = tokio::time::timeout(Duration::from_secs(10), cut_off).await;
         assert!(in_time.is_ok());
         for other in others {

@@ -16,6 +16,7 @@ use crate::progress::Progress;
 use crate::service::Handler;
 use crate::slots::Slots;
 
+pub use crate::forwarded::{NoNetwork, TrustedProxies};
 pub use crate::options::{MetricsAccess, ServeOptions};
 
 /// TCP congestion control of our sockets. Within one host there is no congestion, and a pacing
@@ -213,5 +214,31 @@ mod tests {
         let refused = ask("", "/").await;
         assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
         assert!(refused.contains("Invalid PROXY line"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_trusted_proxy_reports_the_client_and_others_do_not() {
+        for (trusted, client) in [("127.0.0.1", "192.0.2.7"), ("10.0.0.1", "127.0.0.1")] {
+            let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+            let address = listener.local_addr().unwrap();
+            let (_stop, stopped) = watch::channel(false);
+            let who = handler_fn(|request: Request| async move {
+                let context = Context::of_request(&request);
+                let [client, remote] = [context.client(), context.remote.map(|r| r.ip())];
+                respond::text(StatusCode::OK, format!("{client:?} {remote:?}"))
+            });
+            let mut options = ServeOptions::new("test");
+            options.trusted_proxies = trusted.parse().unwrap();
+            let listener = TcpListener::from_std(listener).unwrap();
+            tokio::spawn(serve(listener, who, options, Metrics::new(), stopped));
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let get = b"GET / HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 192.0.2.7\r\n\
+                        Connection: close\r\n\r\n";
+            stream.write_all(get).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            let expected = format!("Some({client}) Some(127.0.0.1)");
+            assert!(answer.ends_with(&expected), "{trusted}: {answer}");
+        }
     }
 }

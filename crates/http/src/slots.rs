@@ -380,8 +380,8 @@ fn slowness(waiting: Waiting) -> Option<Duration> {
     }
 }
 
-/// The group that shares slots: an address, or for IPv6 the /64 network of one customer.
-fn group(address: IpAddr) -> IpAddr {
+/// The group that shares slots and memory: an address, or for IPv6 the /64 network of one customer.
+pub(crate) fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) & !u128::from(u64::MAX);

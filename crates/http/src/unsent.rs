@@ -1,110 +1,124 @@
-//! Memory for response content that clients have not taken yet: counted for the whole process, and
-//! bounded.
+//! Memory for response content that clients have not taken yet: counted for the whole process and
+//! for each address, bounded, and shared fairly between addresses.
 //!
-//! From [`CROWD_BYTES`] on, a response continues only when its socket has taken all previous
-//! content (`progress.rs`), so each holds one piece. Content that is produced in large parts, from
-//! fragments, reserves its memory first ([`Reserved::take`]), in order of arrival. If all is
-//! reserved, connections whose clients have read next to nothing for some seconds are closed.
+//! From [`CROWD_BYTES`] on, the responses of an address with more than its share of them continue
+//! only when their sockets have taken all previous content (`progress.rs`), so each holds one
+//! piece. Content that is produced in large parts, from fragments, reserves its memory first
+//! (`unsent/reserved.rs`).
+//!
+//! An address is that of `slots.rs`: for IPv6 the /64 network.
 
+mod reserved;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use parking_lot::Mutex;
 
-/// Unsent bytes of all responses above which each may have only one piece.
+use crate::slots::group;
+
+pub(crate) use reserved::is_needed;
+pub use reserved::{NoRoom, Reserved};
+
+/// Unsent bytes of all responses above which an address has only its share of these.
 const CROWD_BYTES: usize = 24 << 20;
-/// Maximum bytes reserved at once.
-const RESERVED_MAX_BYTES: usize = 128 << 20;
-/// Bytes per semaphore permit.
-const UNIT_BYTES: usize = 1 << 10;
-const RESERVED_MAX_UNITS: usize = RESERVED_MAX_BYTES / UNIT_BYTES;
-/// Maximum wait of a response for its turn: as long as a client may keep a server waiting.
-const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 static UNSENT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Reservations. The semaphore is fair: a response that wants its next part queues behind all that
-/// wait.
-static ROOM: Semaphore = Semaphore::const_new(RESERVED_MAX_UNITS);
-/// Number of responses that wait for their turn.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// Number of addresses with unsent content.
+static HOLDERS: AtomicUsize = AtomicUsize::new(0);
+/// The addresses that are connected.
+static ADDRESSES: Mutex<BTreeMap<IpAddr, Connected>> = Mutex::new(BTreeMap::new());
+
+struct Connected {
+    connections: usize,
+    unsent: Arc<AtomicUsize>,
+}
+
+/// A connection's access to the count of its address. The count is looked up once for each
+/// connection, so that responses take no lock.
+pub(crate) struct Account {
+    address: IpAddr,
+    /// Unsent bytes of all connections of the address.
+    unsent: Arc<AtomicUsize>,
+}
+
+impl Account {
+    pub(crate) fn open(address: IpAddr) -> Account {
+        let address = group(address);
+        let mut all = ADDRESSES.lock();
+        let connected = all.entry(address).or_insert_with(|| Connected {
+            connections: 0,
+            unsent: Arc::default(),
+        });
+        connected.connections += 1;
+        Account {
+            address,
+            unsent: connected.unsent.clone(),
+        }
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn has_its_share(&self) -> bool {
+        let holders = HOLDERS.load(Ordering::Relaxed);
+        self.unsent.load(Ordering::Relaxed) >= CROWD_BYTES / holders.saturating_add(1)
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let mut all = ADDRESSES.lock();
+        if let Some(connected) = all.get_mut(&self.address) {
+            connected.connections -= 1;
+            if connected.connections == 0 {
+                all.remove(&self.address);
+            }
+        }
+    }
+}
 
 /// Counts content that was handed to a connection.
-pub(crate) fn add(bytes: usize) {
+pub(crate) fn add(account: Option<&Account>, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
     UNSENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
+    if let Some(account) = account
+        && account.unsent.fetch_add(bytes, Ordering::Relaxed) == 0
+    {
+        HOLDERS.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Subtracts content that a socket took, or whose connection has ended.
-pub(crate) fn remove(bytes: usize) {
+pub(crate) fn remove(account: Option<&Account>, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
     UNSENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    if let Some(account) = account
+        && account.unsent.fetch_sub(bytes, Ordering::Relaxed) == bytes
+    {
+        HOLDERS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-/// Is so much unsent that each response may have only one piece?
-pub(crate) fn is_crowded() -> bool {
+/// Is so much unsent, and so much of it this address's, that each of its responses may have only
+/// one piece?
+pub(crate) fn is_crowded(account: Option<&Account>) -> bool {
     UNSENT_BYTES.load(Ordering::Relaxed) >= CROWD_BYTES
-}
-
-/// Does a response wait for memory?
-pub(crate) fn is_needed() -> bool {
-    WAITING.load(Ordering::Relaxed) > 0
-}
-
-/// Reserved memory; released when dropped.
-#[derive(Debug, Default)]
-pub struct Reserved {
-    _permit: Option<SemaphorePermit<'static>>,
-}
-
-impl From<SemaphorePermit<'static>> for Reserved {
-    fn from(permit: SemaphorePermit<'static>) -> Self {
-        Reserved {
-            _permit: Some(permit),
-        }
-    }
-}
-
-/// No memory became free in time.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("answers that their clients have not read hold all memory for parts of objects")]
-pub struct NoRoom;
-
-impl Reserved {
-    /// Reserves this many bytes, after all earlier requests. A part larger than half of the maximum
-    /// reserves that half.
-    pub async fn take(bytes: usize) -> Result<Reserved, NoRoom> {
-        let units = bytes.div_ceil(UNIT_BYTES).min(RESERVED_MAX_UNITS / 2);
-        let units = u32::try_from(units).map_err(|_| NoRoom)?;
-        if let Ok(permit) = ROOM.try_acquire_many(units) {
-            return Ok(permit.into());
-        }
-        let _waiting = Waiting::begin();
-        let permit = tokio::time::timeout(TURN_TIMEOUT, ROOM.acquire_many(units)).await;
-        match permit {
-            Ok(Ok(permit)) => Ok(permit.into()),
-            Ok(Err(_)) | Err(_) => Err(NoRoom),
-        }
-    }
-}
-
-struct Waiting;
-
-impl Waiting {
-    fn begin() -> Self {
-        WAITING.fetch_add(1, Ordering::Relaxed);
-        Waiting
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-    }
+        && account.is_none_or(Account::has_its_share)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use futures_util::FutureExt;
-
     use super::*;
+
+    pub(crate) use super::reserved::tests::reserve_all;
 
     /// Lock for tests that fill the memory shared by the process.
     pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -113,56 +127,49 @@ pub(crate) mod tests {
         UNSENT_BYTES.load(Ordering::Relaxed)
     }
 
-    /// Unsent content of other connections, until it is dropped.
-    pub(crate) struct Crowd;
+    /// Unsent content of other connections of an address, until it is dropped.
+    pub(crate) struct Crowd(Account);
 
     impl Crowd {
-        pub(crate) fn gather() -> Crowd {
-            add(CROWD_BYTES);
-            Crowd
+        pub(crate) fn gather(address: [u8; 4]) -> Crowd {
+            let account = Account::open(address.into());
+            add(Some(&account), CROWD_BYTES);
+            Crowd(account)
         }
     }
 
     impl Drop for Crowd {
         fn drop(&mut self) {
-            remove(CROWD_BYTES);
+            remove(Some(&self.0), CROWD_BYTES);
         }
     }
 
-    /// Reserves everything.
-    pub(crate) async fn reserve_all() -> [Reserved; 2] {
-        let half = || async { Reserved::take(RESERVED_MAX_BYTES).await.unwrap_or_default() };
-        [half().await, half().await]
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_answer_waits_for_memory_and_not_for_ever() {
+    #[tokio::test]
+    async fn an_address_that_reads_nothing_crowds_only_itself() {
         let _alone = ALONE.lock().await;
-        let all = reserve_all().await;
-        assert_eq!(Reserved::take(1).await.map(|_| ()), Err(NoRoom));
-        let begun = tokio::time::Instant::now();
-        let waits = tokio::spawn(Reserved::take(1));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(is_needed() && !waits.is_finished());
-        drop(all);
-        assert!(waits.await.is_ok_and(|reserved| reserved.is_ok()));
-        assert!(begun.elapsed() < TURN_TIMEOUT && !is_needed());
+        let crowd = Crowd::gather([192, 0, 2, 1]);
+        let [same, other] = [1, 2].map(|last| Account::open([192, 0, 2, last].into()));
+        assert!(is_crowded(Some(&same)));
+        assert!(!is_crowded(Some(&other)));
+        // Its share among three: other tests of this process may hold some, too.
+        add(Some(&other), CROWD_BYTES / 3);
+        assert!(is_crowded(Some(&other)));
+        remove(Some(&other), CROWD_BYTES / 3);
+        drop(crowd);
+        assert!(!is_crowded(Some(&same)) && !is_crowded(Some(&other)));
     }
 
     #[tokio::test]
-    async fn the_next_part_comes_after_those_that_wait() {
-        let _alone = ALONE.lock().await;
-        let [mine, others] = reserve_all().await;
-        let mut waits = Box::pin(Reserved::take(RESERVED_MAX_BYTES));
-        assert!(waits.as_mut().now_or_never().is_none());
-        drop(mine);
-        let mut next = Box::pin(Reserved::take(1));
-        assert!(
-            next.as_mut().now_or_never().is_none(),
-            "it was not its turn"
-        );
-        assert!(waits.now_or_never().is_some_and(|taken| taken.is_ok()));
-        assert!(next.now_or_never().is_some_and(|taken| taken.is_ok()));
-        drop(others);
+    async fn addresses_that_have_left_are_forgotten() {
+        let address: IpAddr = [192, 0, 2, 3].into();
+        let is_known = || ADDRESSES.lock().contains_key(&address);
+        let [one, another] = [Account::open(address), Account::open(address)];
+        add(Some(&one), 5);
+        assert_eq!(another.unsent.load(Ordering::Relaxed), 5);
+        remove(Some(&one), 5);
+        drop(one);
+        assert!(is_known());
+        drop(another);
+        assert!(!is_known());
     }
 }

@@ -55,8 +55,8 @@ pub enum NotNow {
 /// The client address of a request.
 pub fn address_of(request: &Request) -> Address {
     let context = request.extensions().get::<Context>();
-    let remote = context.and_then(|context| context.remote);
-    Address::of(remote.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |r| r.ip()))
+    let client = context.and_then(Context::client);
+    Address::of(client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
 }
 
 /// Whole seconds for `Retry-After`.

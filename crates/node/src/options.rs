@@ -133,6 +133,7 @@ const KNOWN: &[&str] = &[
     "swift_owner_headers",
     "timing_expiry",
     "trans_id_suffix",
+    "trusted_proxies",
     "use",
     "user",
     "workers",

@@ -10,7 +10,8 @@
 //! container databases, too), `user` (none: Swift would switch to `swift`; here a program started
 //! as root stays root by default), `log_level` (INFO), `metrics` (loopback: who may read
 //! `/metrics`; off, loopback or on), `shutdown_grace` (60: seconds for requests in progress at
-//! shutdown), `servers_per_port` (0; of object servers: listen on the rings' ports, see
+//! shutdown), `trusted_proxies` (none: HTTP proxies whose `X-Forwarded-For` names the client by
+//! which logins are counted and which the audit log names), `servers_per_port` (0; of object servers: listen on the rings' ports, see
 //! [`crate::ring_ports`]), `ring_ip` (`bind_ip`), `ring_check_interval` (15), `cert_file` and
 //! `key_file` (none: no TLS; PEM, several separated by commas), `require_client_cert` (false) with
 //! `client_ca_file` (none).
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cairn_formats::ini::{ConfError, Section};
-use cairn_http::serve::{MetricsAccess, ServeOptions};
+use cairn_http::serve::{MetricsAccess, NoNetwork, ServeOptions, TrustedProxies};
 use cairn_http::tls::{ServerTls, TlsFiles};
 
 use crate::conf::ServerConf;
@@ -56,6 +57,8 @@ pub struct ServerSettings {
     pub replication_only: bool,
     /// Connections begin with a line of the PROXY protocol (`require_proxy_protocol`).
     pub proxy_protocol: bool,
+    /// HTTP proxies in front of us (`trusted_proxies`).
+    pub trusted_proxies: TrustedProxies,
     /// Listens on this node's ports in the rings, not on `bind`'s.
     pub per_port: Option<PerPort>,
     /// TLS of connections.
@@ -130,6 +133,7 @@ impl ServerSettings {
             metrics: metrics(section)?,
             grace: section.seconds_or("shutdown_grace", 60.0)?,
             proxy_protocol: section.bool_or("require_proxy_protocol", false),
+            trusted_proxies: trusted_proxies(section)?,
             tls: tls(section)?,
             replication_only: conf.role != Role::Proxy
                 && section.get("replication_server").is_some()
@@ -158,6 +162,7 @@ impl ServerSettings {
             grace: self.grace,
             metrics: self.metrics,
             proxy_protocol: self.proxy_protocol,
+            trusted_proxies: self.trusted_proxies.clone(),
             tls: self.tls.clone(),
             ..ServeOptions::new(self.role.as_str())
         }
@@ -281,6 +286,12 @@ fn metrics(section: &Section) -> Result<MetricsAccess, ConfError> {
     }
 }
 
+fn trusted_proxies(section: &Section) -> Result<TrustedProxies, ConfError> {
+    let list = section.str_or("trusted_proxies", "");
+    list.parse()
+        .map_err(|error: NoNetwork| section.bad("trusted_proxies", error.to_string()))
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -313,7 +324,8 @@ mod tests {
     #[test]
     fn values_are_taken() {
         let text = "bind_ip = ::1\nbind_port = 7\nworkers = 3\nmax_clients = 10\nmetrics = on\n\
-                    log_level = warning\nmount_check = off\nuser = swift\nclient_timeout = 0.5";
+                    log_level = warning\nmount_check = off\nuser = swift\nclient_timeout = 0.5\n\
+                    trusted_proxies = 10.0.0.1, fd00::/8";
         let settings = read(text).unwrap();
         assert_eq!(settings.bind, "[::1]:7".parse().unwrap());
         assert_eq!(settings.workers, Some(3));
@@ -335,6 +347,10 @@ mod tests {
             ("bind_port = 1\nclient_timeout = 0", "client_timeout"),
             ("bind_port = 1\nmetrics = yes", "off, loopback or on"),
             ("bind_port = 1\nlog_level = LOUD", "log_level"),
+            (
+                "bind_port = 1\ntrusted_proxies = 10.0.0.1, lb.example",
+                "\"lb.example\" is none",
+            ),
             ("bind_port = 1\ncert_file = /x", "key_file"),
             (
                 "bind_port = 1\ncert_file = /no/x\nkey_file = /no/y",

@@ -1,5 +1,5 @@
 //! The proxy over object servers whose disks changed a byte: no client gets a complete body with
-//! wrong content.
+//! wrong content. And over servers that are sound, for one address after another.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,8 @@ use bytes::Bytes;
 use cairn_erasure::Codec;
 use cairn_formats::ini::Section;
 use cairn_formats::range::{Selection, content_range, select};
+use cairn_http::context::Context;
+use cairn_http::unsent::Reserved;
 use cairn_http::{
     Body, BodyError, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
 };
@@ -459,4 +461,33 @@ async fn a_read_goes_on_with_servers_that_were_asked_before() {
             assert!(got.is_ok_and(|got| got == content), "{manner:?}, {newest}");
         }
     }
+}
+
+#[tokio::test]
+async fn an_address_that_holds_its_memory_waits_and_others_do_not() {
+    let cluster = Cluster::new(CODED, Manner::Completes);
+    let content = content(35_500);
+    cluster.archives(&Codec::new(&scheme()).with_checksums(), &content);
+    let get = async |remote: Option<&str>| {
+        let context = Context {
+            remote: remote.map(|remote| remote.parse().unwrap()),
+            ..Context::default()
+        };
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/v1/AUTH_a/c/o".parse().unwrap();
+        request.extensions_mut().insert(context);
+        let response = cluster.proxy.call(request).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        response.into_body().collect(1 << 24).await.unwrap()
+    };
+    let all = Reserved::take(Some([192, 0, 2, 1].into()), usize::MAX).await;
+    let waits = tokio::time::timeout(Duration::from_millis(500), get(Some("192.0.2.1:99")));
+    assert!(waits.await.is_err());
+    // Others, and callers within the process.
+    for remote in [Some("192.0.2.2:99"), None] {
+        let answered = tokio::time::timeout(Duration::from_secs(20), get(remote));
+        assert!(answered.await.is_ok_and(|got| got == content));
+    }
+    drop(all);
+    assert!(get(Some("192.0.2.1:99")).await == content);
 }

@@ -71,7 +71,7 @@ async fn ask(address: SocketAddr, requests: &[&str]) -> usize {
 async fn answers_come_whole_and_leave_nothing_in_the_count() {
     let _alone = unsent::tests::ALONE.lock().await;
     let before = unsent::tests::unsent_bytes();
-    let crowd = Crowd::gather();
+    let crowd = Crowd::gather([127, 0, 0, 1]);
     let (address, _stop) = server().await;
     let all = [
         "GET /40", "HEAD /5", "GET /304", "GET /0", "GET /1", "GET /40",

@@ -151,3 +151,29 @@ fn which_headers_guard() {
         assert!(!guards(name), "{name}");
     }
 }
+
+#[tokio::test]
+async fn clients_of_one_trusted_proxy_are_counted_each_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let options = [("audit_file", file.to_str().unwrap())];
+    let tempauth = filter("tempauth", &[("user_test_tester", "testing")], answers(204));
+    let pipeline = filter("audit", &options, tempauth);
+    let log_in = async |client: &str, user: &str, key: &str| {
+        let headers = [("x-auth-user", user), ("x-auth-key", key)];
+        let mut request = request("GET", "/auth/v1.0", &headers);
+        let context = request.extensions_mut().get_mut::<Context>().unwrap();
+        context.forwarded_for = Some(client.parse().unwrap());
+        pipeline.call(request).await.status().as_u16()
+    };
+    let mut guesses = 0;
+    while log_in("192.0.2.1", &format!("test:{guesses}"), "guess").await == 401 {
+        guesses += 1;
+        assert!(guesses < 100, "nothing holds up who guesses");
+    }
+    assert_eq!(log_in("192.0.2.1", "test:tester", "testing").await, 429);
+    assert_eq!(log_in("192.0.2.2", "test:tester", "testing").await, 200);
+    let lines = lines_after(&file, guesses + 3).await;
+    let addresses = [&lines[0]["address"], &lines[guesses + 2]["address"]];
+    assert_eq!(addresses, ["192.0.2.1", "192.0.2.2"]);
+}

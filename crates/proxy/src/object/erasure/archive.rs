@@ -1,6 +1,7 @@
 //! Fragment archives streamed from object servers: requested, read fragment by fragment, and
 //! replaced by another server's if one breaks off.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,8 @@ const ERROR_BODY_MAX_BYTES: u64 = 64 * 1024;
 
 /// Parameters of one client's read, for its requests to servers.
 pub(super) struct Fetch {
+    /// The client's address, if the request came over a socket.
+    pub(super) client: Option<IpAddr>,
     pub(super) backends: Arc<Backends>,
     pub(super) nodes: Arc<Nodes>,
     pub(super) partition: u32,
@@ -284,6 +287,10 @@ impl Archives {
             etag: headers.get(EC_ETAG).cloned(),
             archives,
         }
+    }
+
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        self.fetch.client
     }
 
     /// Prepares all archives for reading this range.

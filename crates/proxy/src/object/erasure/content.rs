@@ -147,7 +147,7 @@ impl Content {
         let content = self.layout.content(segment);
         let bytes = usize::try_from(content.end - content.start).unwrap_or(usize::MAX);
         self.reserved = Reserved::default();
-        self.reserved = Reserved::take(bytes).await?;
+        self.reserved = Reserved::take(self.archives.client(), bytes).await?;
         Ok(())
     }
 

@@ -77,6 +77,7 @@ impl Proxy {
         headers::insert(&mut base, headers::REFUSE_UNSOUND, "true");
         let affinity = self.affinities.of(Some(location.policy));
         let fetch = Fetch {
+            client: incoming.context.remote.map(|remote| remote.ip()),
             backends: self.backends.clone(),
             nodes: self.nodes_of(location.ring, location.partition, Some(location.policy)),
             partition: location.partition,
@@ -491,6 +492,7 @@ mod tests {
         let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
         let nodes = Nodes::new(ring, 0, primaries, 6, limiter);
         let fetch = Fetch {
+            client: None,
             backends,
             nodes: Arc::new(nodes),
             partition: 0,
