@@ -97,6 +97,11 @@ const CASES: &[Case] = &[
         tenants::strangers,
     ),
     both("links that go round in circles end", tenants::circles),
+    ours(
+        "so do links in circles with the marks of trusted ones",
+        "not there before its maintainers have been told",
+        tenants::marked_circles,
+    ),
     both("a signature opens one object", tenants::signatures),
     both("a form gets in with what is signed alone", forms::forms),
     both(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::all_held;
 use cairn_testkit::process::{Process, free_range};
@@ -50,30 +50,65 @@ pub(super) fn modes(binary: &Path, dir: &Path) -> Result<String> {
     store.stop();
     let mut open = Vec::new();
     let mut files = 0;
-    walk(&data, false, &mut files, &mut open)?;
+    walk(&data, &mut files, &mut open)?;
     ensure!(files > 10, "only {files} files below {}", data.display());
+    // A database that others may read must be found though a folder above it is shut.
+    let database = database(&data)?;
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644))?;
+    let (mut counted, mut found) = (0, Vec::new());
+    walk(&data, &mut counted, &mut found)?;
+    let expected = format!("{} is 644", database.display());
+    ensure!(found.contains(&expected), "not noticed: {expected}");
     all_held(open, format!("{files} files"))
 }
 
-/// Collects files that others may read, by their own mode and by those of all folders above them.
-fn walk(folder: &Path, is_shut: bool, files: &mut u32, open: &mut Vec<String>) -> Result<()> {
-    let is_shut = is_shut || folder.metadata()?.mode() & 0o011 == 0;
+/// Collects files and folders that others have rights to by their own modes. Those of the folders
+/// above count for nothing: disks are mounted elsewhere, and backups restored elsewhere.
+fn walk(folder: &Path, files: &mut u32, open: &mut Vec<String>) -> Result<()> {
+    let mut note = |path: &Path| -> Result<()> {
+        let mode = path.symlink_metadata()?.mode() & 0o777;
+        if mode & 0o077 != 0 {
+            open.push(format!("{} is {mode:o}", path.display()));
+        }
+        Ok(())
+    };
+    note(folder)?;
+    let mut folders = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let (path, kind) = entry.map(|e| (e.path(), e.file_type()))?;
-        if kind?.is_dir() {
-            walk(&path, is_shut, files, open)?;
+        let kind = kind?;
+        if kind.is_dir() {
+            folders.push(path);
             continue;
         }
         *files += 1;
-        let mode = path.symlink_metadata()?.mode() & 0o777;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Rings name devices and are meant to be distributed.
         let is_public = name.ends_with(".ring.gz") || name.ends_with(".builder");
-        if !is_shut && mode & 0o044 != 0 && !is_public {
-            open.push(format!("{} is {mode:o}", path.display()));
+        // The lock of `cairn up` holds the owner's process id at most.
+        let is_lock = name == "lock";
+        // A symbolic link has no mode of its own.
+        if !is_public && !is_lock && !kind.is_symlink() {
+            note(&path)?;
         }
     }
-    Ok(())
+    folders.iter().try_for_each(|path| walk(path, files, open))
+}
+
+/// One of the databases below a folder.
+fn database(folder: &Path) -> Result<PathBuf> {
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "db") {
+                return Ok(path);
+            }
+        }
+    }
+    bail!("no database below {}", folder.display())
 }
 
 pub(super) fn shown(binary: &Path, dir: &Path) -> Result<String> {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
@@ -54,17 +54,17 @@ pub(super) fn strangers(store: &Store, _: &Options) -> Result<String> {
             &[],
             b"of the stranger, later",
         )?;
-        for set in 0..1u32 << EXTRAS.len() {
-            let extras: Vec<(&str, &str)> = EXTRAS
-                .iter()
-                .enumerate()
-                .filter(|(index, _)| set & (1 << index) != 0)
-                .flat_map(|(_, headers)| headers.iter().copied())
-                .collect();
+        for extras in subsets(&EXTRAS) {
             for query in ["", "?symlink=get", "?multipart-manifest=get"] {
                 for is_copy in [true, false] {
                     tried += 1;
-                    let (status, words) = make(&mut stranger, from, query, is_copy, &extras)?;
+                    let copy = Copy {
+                        from,
+                        to: "made/o",
+                        query,
+                        is_copy,
+                    };
+                    let (status, words) = copy.make(&mut stranger, &extras)?;
                     made += u32::from(status == 201);
                     if let Some(how) = seen(store, &mut stranger)? {
                         broken.push(format!("{words}: seen {how}"));
@@ -136,26 +136,41 @@ const DIRECT: [(&str, Headers); 10] = [
     ),
 ];
 
-/// Creates `/made/o` by one of the methods, and returns the method's name.
-fn make(
-    stranger: &mut Account,
-    from: &str,
-    query: &str,
+/// The headers of every subset of `all`.
+fn subsets(all: &[Headers]) -> impl Iterator<Item = Vec<(&'static str, &'static str)>> {
+    (0..1u32 << all.len()).map(|set| {
+        let chosen = all.iter().enumerate();
+        let chosen = chosen.filter(|(index, _)| set & (1 << index) != 0);
+        chosen.flat_map(|(_, h)| h.iter().copied()).collect()
+    })
+}
+
+/// Way to make an object of another one: `COPY`, or else `PUT` with `X-Copy-From`.
+struct Copy<'a> {
+    from: &'a str,
+    to: &'a str,
+    query: &'static str,
     is_copy: bool,
-    extras: &[(&str, &str)],
-) -> Result<(u16, String)> {
-    stranger.call("DELETE", "/made/o", "", &[], b"")?;
-    let mut headers = extras.to_vec();
-    let (method, path) = if is_copy {
-        headers.push(("Destination", "made/o"));
-        ("COPY", format!("/{from}"))
-    } else {
-        headers.push(("X-Copy-From", from));
-        ("PUT", "/made/o".to_owned())
-    };
-    let status = stranger.call(method, &path, query, &headers, b"")?.status;
-    let words = format!("{method} {path}{query} {extras:?} ({status})");
-    Ok((status, words))
+}
+
+impl Copy<'_> {
+    /// Makes the object anew, and returns the status and the method's name.
+    fn make(&self, account: &mut Account, extras: &[(&str, &str)]) -> Result<(u16, String)> {
+        let (from, to) = (self.from, format!("/{}", self.to));
+        account.call("DELETE", &to, "", &[], b"")?;
+        let mut headers = extras.to_vec();
+        let (method, path) = if self.is_copy {
+            headers.push(("Destination", self.to));
+            ("COPY", format!("/{from}"))
+        } else {
+            headers.push(("X-Copy-From", from));
+            ("PUT", to)
+        };
+        let query = self.query;
+        let status = account.call(method, &path, query, &headers, b"")?.status;
+        let words = format!("{method} {path}{query} {extras:?} ({status})");
+        Ok((status, words))
+    }
 }
 
 /// Checks whether the created object shows the secret.
@@ -187,18 +202,101 @@ pub(super) fn circles(store: &Store, _: &Options) -> Result<String> {
         let path = format!("/circle/{index}");
         owner.must("PUT", &path, "", &[("X-Symlink-Target", &target)], b"")?;
     }
-    for method in ["GET", "HEAD", "POST"] {
-        let status = owner
-            .call(method, "/circle/0", "", &[("X-Object-Meta-A", "b")], b"")?
-            .status;
-        let expected: &[u16] = if method == "POST" { &[307] } else { &[409] };
-        ensure!(expected.contains(&status), "{method}: {status}");
+    ensure_bounded(&mut owner, "/circle/0")?;
+    ensure_idle(store)?;
+    Ok("409, and nothing goes on".to_owned())
+}
+
+/// Headers by which a client may try to give a link what marks a trusted one.
+const MARKS: [Headers; 3] = [
+    &[("X-Fresh-Metadata", "true")],
+    &[("X-Backend-Allow-Reserved-Names", "true")],
+    &[
+        ("X-Object-Sysmeta-Allow-Reserved-Names", "true"),
+        ("X-Object-Sysmeta-Symloop-Extend", "true"),
+        ("X-Object-Sysmeta-Versions-Symlink", "true"),
+    ],
+];
+
+/// Like [`circles`], of links made with the marks of trusted ones, in every way that sends headers
+/// or copies metadata.
+pub(super) fn marked_circles(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = Account::login(store.port)?;
+    owner.must("PUT", "/marked", "", &[], b"")?;
+    let versioned = [("X-Versions-Enabled", "true")];
+    owner.must("PUT", "/marked-kept", "", &versioned, b"")?;
+    // Without content, as links are.
+    for source in SOURCES {
+        owner.must("PUT", &format!("/{source}"), "", &[], b"")?;
     }
+    let (mut tried, mut whole) = (0, 0);
+    for marks in subsets(&MARKS) {
+        for copied in ways() {
+            let (mut is_whole, mut how) = (true, String::new());
+            for (to, target) in [("marked/a", "marked/b"), ("marked/b", "marked/a")] {
+                let mut headers = marks.clone();
+                headers.push(("X-Symlink-Target", target));
+                let (status, words) = match copied {
+                    Some((from, query, is_copy)) => {
+                        let copy = Copy {
+                            from,
+                            to,
+                            query,
+                            is_copy,
+                        };
+                        copy.make(&mut owner, &headers)?
+                    }
+                    None => {
+                        let status = owner.call("PUT", &format!("/{to}"), "", &headers, b"")?;
+                        (status.status, format!("PUT {headers:?}"))
+                    }
+                };
+                is_whole &= status == 201;
+                how = words;
+            }
+            tried += 1;
+            if is_whole {
+                whole += 1;
+                ensure_bounded(&mut owner, "/marked/a").context(how)?;
+            }
+        }
+    }
+    ensure!(whole > 0, "no circle was made at all");
+    ensure_idle(store)?;
+    Ok(format!("{tried} ways tried, {whole} circles, all with 409"))
+}
+
+/// Objects that are copied; the second is itself a link to its latest version.
+const SOURCES: [&str; 2] = ["marked/source", "marked-kept/source"];
+
+/// Ways to make a link: all of [`Copy`], by source, query and whether it is `COPY`, and plainly.
+fn ways() -> Vec<Option<(&'static str, &'static str, bool)>> {
+    let mut ways = vec![None];
+    for from in SOURCES {
+        for query in ["", "?symlink=get"] {
+            ways.extend([true, false].map(|is_copy| Some((from, query, is_copy))));
+        }
+    }
+    ways
+}
+
+/// Reads of a link in a circle end with 409.
+fn ensure_bounded(owner: &mut Account, link: &str) -> Result<()> {
+    for (method, expected) in [("GET", 409), ("HEAD", 409), ("POST", 307)] {
+        let headers = [("X-Object-Meta-A", "b")];
+        let status = owner.call(method, link, "", &headers, b"")?.status;
+        ensure!(status == expected, "{method}: {status}");
+    }
+    Ok(())
+}
+
+/// No work goes on after the last answer.
+fn ensure_idle(store: &Store) -> Result<()> {
     let (start, before) = (Instant::now(), store.processor_seconds());
     std::thread::sleep(Duration::from_secs(2));
     let busy = (store.processor_seconds() - before) / start.elapsed().as_secs_f64();
     ensure!(busy < 0.5, "{busy:.2} processors busy afterwards");
-    Ok("409, and nothing goes on".to_owned())
+    Ok(())
 }
 
 /// A temporary URL allows reads or writes of its own object only.

@@ -21,8 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use cairn_types::blocks::Block;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::{DeviceState, Devices, Disk};
 use crate::hot::FileIdentity;
@@ -177,22 +179,103 @@ impl DeviceState {
 
 /// Writes and syncs a file, drops it from the page cache, and reads it back.
 fn check(disk: &Disk) -> io::Result<()> {
-    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |flags| rustix::fs::openat(disk.fd(), CHECK_FILE, flags, Mode::from_raw_mode(0o600));
-    let making = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
-    let file = File::from(open(flags | making)?);
+    let file = open_check_file(disk, OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY)?;
     let mut written = unique().into_bytes();
     written.resize(CHECK_BYTES, b'.');
     file.write_all_at(&written, 0)?;
     fsync(disk, file.as_fd())?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     drop(file);
-    let file = File::from(open(flags | OFlags::RDONLY)?);
-    let mut read = vec![0; CHECK_BYTES];
-    file.read_exact_at(&mut read, 0)?;
-    if read != written {
+    if read_back(disk)? != written {
         return Err(io::Error::other("what is read is not what was written"));
     }
     remove_file(disk.fd(), CHECK_FILE)?;
     fsync(disk, disk.fd())
+}
+
+/// Content of the check's file on the device. Read past the page cache, of which the kernel may keep
+/// what it was advised to drop; a file system without `O_DIRECT` is read as usual.
+fn read_back(disk: &Disk) -> io::Result<Vec<u8>> {
+    // Direct reads need aligned memory.
+    let mut block = Block::take()?;
+    let read = &mut block.spare()[..CHECK_BYTES];
+    let direct = open_check_file(disk, OFlags::RDONLY | OFlags::DIRECT);
+    match direct.and_then(|file| file.read_exact_at(read, 0)) {
+        // Refused by the opening, or by the read.
+        Err(error) if is_unsupported(&error) => {
+            open_check_file(disk, OFlags::RDONLY)?.read_exact_at(read, 0)?;
+        }
+        outcome => outcome?,
+    }
+    Ok(read.to_vec())
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::INVAL | Errno::OPNOTSUPP))
+}
+
+fn open_check_file(disk: &Disk, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o600);
+    let file = rustix::fs::openat(disk.fd(), CHECK_FILE, flags, mode)?;
+    Ok(File::from(file))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::device_pool::DevicesConfig;
+
+    /// Runs `test` on a device below a folder, after writing the check's file there.
+    fn with_check_file(root: &Path, test: impl FnOnce(&Disk, &[u8])) {
+        std::fs::create_dir(root.join("sda1")).unwrap();
+        let mut config = DevicesConfig::new(root);
+        config.mount_check = false;
+        let devices = Devices::new(config);
+        let disk = devices.get("sda1").unwrap().disk().unwrap();
+        let written = vec![b'x'; CHECK_BYTES];
+        let file = open_check_file(&disk, OFlags::CREATE | OFlags::WRONLY).unwrap();
+        file.write_all_at(&written, 0).unwrap();
+        file.sync_all().unwrap();
+        test(&disk, &written);
+    }
+
+    /// Bytes that this thread made storage read.
+    fn bytes_read() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let mut lines = text.lines();
+        let count = lines.find_map(|line| line.strip_prefix("read_bytes: "));
+        count.unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn the_check_reads_the_device_though_the_page_cache_has_its_file() {
+        let root = tempfile::tempdir().unwrap();
+        with_check_file(root.path(), |disk, written| {
+            if open_check_file(disk, OFlags::RDONLY | OFlags::DIRECT).is_err() {
+                println!("skipped: no O_DIRECT in the temporary directory");
+                return;
+            }
+            let before = bytes_read();
+            assert_eq!(read_back(disk).unwrap(), written);
+            assert!(bytes_read() - before >= CHECK_BYTES as u64);
+        });
+    }
+
+    #[test]
+    fn a_file_system_without_direct_reads_is_read_as_usual() {
+        assert!(is_unsupported(&Errno::INVAL.into()));
+        assert!(is_unsupported(&Errno::OPNOTSUPP.into()));
+        assert!(!is_unsupported(&Errno::IO.into()));
+        let Ok(root) = tempfile::tempdir_in("/dev/shm") else {
+            println!("skipped: no file system at /dev/shm");
+            return;
+        };
+        with_check_file(root.path(), |disk, written| {
+            assert_eq!(read_back(disk).unwrap(), written);
+        });
+    }
 }
