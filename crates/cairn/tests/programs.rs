@@ -3,13 +3,15 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+#[path = "programs/access_lines.rs"]
+mod access_lines;
 
 fn cairn() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
@@ -506,43 +508,4 @@ fn so_does_cairn_serve() {
     follows_the_ring(folder.path(), ports);
     serve.signal(Signal::TERM);
     assert_eq!(serve.child.wait().unwrap().code(), Some(0));
-}
-
-/// Programs that read Swift's logs read these lines: nothing of ours stands before them.
-#[test]
-fn syslog_gets_a_line_of_each_request_as_from_swift() {
-    let folder = store();
-    let path = folder.path().join("log");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let cases = [
-        ("proxy", "/v1/AUTH_a", "127.0.0.1 127.0.0.1 "),
-        ("object", "/d1/0/AUTH_a/c/o", "127.0.0.1 - - ["),
-        ("container", "/d1/0/AUTH_a/c", "127.0.0.1 - - ["),
-        ("account", "/d1/0/AUTH_a", "127.0.0.1 - - ["),
-    ];
-    for (role, asked, begin) in cases {
-        let conf = folder.path().join(format!("etc/{role}-server.conf"));
-        let text = std::fs::read_to_string(&conf).unwrap();
-        let log = format!("[DEFAULT]\nlog_address = {}", path.display());
-        let text = text.replacen("log_level = WARNING", "log_level = INFO", 1);
-        std::fs::write(&conf, text.replacen("[DEFAULT]", &log, 1)).unwrap();
-        let address = address_of(&conf);
-        let program = Program::start(&format!("swift-{role}-server"), &conf, address);
-        let mut stream = TcpStream::connect(program.address).unwrap();
-        let request = format!("GET {asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let line = loop {
-            let mut message = [0; 4096];
-            let length = socket.recv(&mut message).unwrap();
-            let message = String::from_utf8_lossy(&message[..length]).into_owned();
-            if message.contains(asked) && message.contains("GET") {
-                break message;
-            }
-        };
-        let (_, own) = line.split_once("-server: ").unwrap();
-        assert!(own.starts_with(begin), "{role}: {line}");
-    }
 }
