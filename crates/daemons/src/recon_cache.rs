@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,7 +97,13 @@ impl ReconCache {
         }
         let unique = format!("{}.{:?}", std::process::id(), thread::current().id());
         let staged = self.path.with_extension(format!("recon.{unique}"));
-        let written = File::create(&staged).and_then(|mut file| {
+        let mut options = private();
+        let created = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&staged);
+        let written = created.and_then(|mut file| {
             let line = format!("{}\n", Value::Object(all));
             file.write_all(line.as_bytes())?;
             std::fs::rename(&staged, &self.path)
@@ -116,7 +122,7 @@ impl ReconCache {
         };
         let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
-            let mut options = OpenOptions::new();
+            let mut options = private();
             options.read(true).write(true).create(true).truncate(false);
             let file = options.open(&self.path).map_err(io)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -174,6 +180,13 @@ fn merge_entry(all: &mut Map<String, Value>, key: &str, value: &Value) {
     }
 }
 
+/// Files are made for their user alone, as Swift's daemons make them.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -202,6 +215,8 @@ mod tests {
         assert_eq!(Value::Object(cache.read()), expected);
         let names = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(names, 1, "nothing is left beside the file");
+        let mode = std::fs::metadata(cache.path()).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600, "{mode:o}");
     }
 
     #[test]

@@ -55,10 +55,7 @@ pub fn typed(code: StatusCode, content_type: &'static str, body: impl Into<Body>
 /// The standard response for a code: Swift's one-paragraph HTML for errors, no body for success.
 pub fn standard(code: StatusCode) -> Response {
     match explanation(code.as_u16()) {
-        Some((title, text)) => {
-            let html = format!("<html><h1>{title}</h1><p>{text}</p></html>");
-            typed(code, HTML, html)
-        }
+        Some(words) => typed(code, HTML, paragraph(words)),
         None => {
             let mut response = typed(code, HTML, Body::empty());
             if code == StatusCode::NO_CONTENT || code == StatusCode::NOT_MODIFIED {
@@ -67,6 +64,19 @@ pub fn standard(code: StatusCode) -> Response {
             response
         }
     }
+}
+
+/// Is the body the one that [`standard`] gives the response's code?
+pub fn has_standard_body(response: &Response) -> bool {
+    let words = explanation(response.status().as_u16());
+    let body = response.body().as_full();
+    words
+        .zip(body)
+        .is_some_and(|(words, body)| body == paragraph(words).as_bytes())
+}
+
+fn paragraph((title, text): (&str, &str)) -> String {
+    format!("<html><h1>{title}</h1><p>{text}</p></html>")
 }
 
 /// The status line `404 Not Found`: a code and the title Swift gives it.

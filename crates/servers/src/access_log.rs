@@ -92,7 +92,9 @@ impl LoggedRequest {
         let told = respond::header(headers, "content-length").and_then(|l| l.parse().ok());
         let length = told.or_else(|| response.body().length()).unwrap_or(0);
         let policy = respond::header(headers, POLICY_INDEX).unwrap_or(&self.policy_index);
+        // Swift writes the line before it gives an error its standard body.
         let length = match length {
+            _ if respond::has_standard_body(response) => "-".to_owned(),
             0 => "-".to_owned(),
             bytes => bytes.to_string(),
         };
@@ -174,6 +176,15 @@ mod tests {
             format!(
                 "10.0.0.7 - - [24/Nov/2026:04:40:46 +0000] \"HEAD /sdb1/12/a\" 201 77 \"-\" \"-\" \"-\" \
                  0.0123 \"-\" {pid} 3"
+            )
+        );
+        let missing = respond::standard(StatusCode::NOT_FOUND);
+        let get = line("GET", "/sdb1/12/a/c/o", &[], &missing);
+        assert_eq!(
+            get,
+            format!(
+                "10.0.0.7 - - [24/Nov/2026:04:40:46 +0000] \"GET /sdb1/12/a/c/o\" 404 - \"-\" \"-\" \"-\" \
+                 0.0123 \"-\" {pid} -"
             )
         );
     }
