@@ -184,8 +184,7 @@ async fn connect(
     let policy = found.header("x-storage-policy").unwrap_or_default();
     let capabilities = swift.capabilities().await;
     let capabilities = capabilities.map_err(|error| MountError::Capabilities(error.to_string()))?;
-    let decides = capabilities.has_conditional_writes(policy);
-    Ok(SwiftStore::new(swift, &container, decides))
+    Ok(SwiftStore::new(swift, &container, &capabilities, policy))
 }
 
 /// Sweeps a container: removes segments without references for `grace`. Runs on threads of its own.

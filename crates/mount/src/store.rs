@@ -202,6 +202,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// write.
     fn decides(&self) -> bool;
 
+    /// Is a path within the store's limits of names?
+    fn fits(&self, path: &str) -> bool;
+
     fn head(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 
     /// Metadata like `head`, of the newest version on any server.

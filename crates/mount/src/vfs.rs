@@ -75,7 +75,6 @@ pub(crate) struct Attr {
 
 /// Maximum length of a name, as in other file systems; the store limits paths.
 const NAME_MAX_BYTES: usize = 255;
-const PATH_MAX_BYTES: usize = 1024;
 /// Additional validity of a large listing, for each row.
 const FRESH_PER_ROW: Duration = Duration::from_micros(200);
 /// Maximum attempts to read a consistent version of a file that others keep writing.
@@ -177,7 +176,7 @@ impl<S: Store> Vfs<S> {
     fn path_in(&self, parent: u64, name: &str) -> FsResult<String> {
         let directory = self.path(parent)?;
         let path = join(&directory, name);
-        if name.len() > NAME_MAX_BYTES || path.len() > PATH_MAX_BYTES {
+        if name.len() > NAME_MAX_BYTES || !self.store.fits(&path) {
             return Err(FsError::NameTooLong);
         }
         Ok(path)

@@ -173,9 +173,14 @@ impl<S: Store> Vfs<S> {
         if target.is_some() && !self.is_empty(to).await? {
             return Err(FsError::NotEmpty);
         }
+        let found = self.names_below(from).await?;
+        // The store would refuse their copies, again and again when the intent is resumed.
+        let moved = |name: &String| format!("{to}{}", &name[from.len()..]);
+        if found.keys().any(|name| !self.store.fits(&moved(name))) {
+            return Err(FsError::NameTooLong);
+        }
         // A mount that finds the intent completes an interrupted rename.
         let intent = self.committer.intend(from, to).await?;
-        let found = self.names_below(from).await?;
         let shared = self.share_below(&found).await?;
         let mut names: Vec<String> = found.into_keys().collect();
         match self.store.copy(from, to, None).await {
