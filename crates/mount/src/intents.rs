@@ -16,7 +16,7 @@ use crate::time::Time;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(20);
 /// Time without a refresh after which an intent counts as broken.
 pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(120);
-const BODY_MAX_BYTES: u64 = 8192;
+const BODY_MAX_BYTES: u64 = 64 << 10;
 /// Separator: a byte that paths do not contain.
 const SEPARATOR: char = '\0';
 
