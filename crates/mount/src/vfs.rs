@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::attributes::{Attributes, Defaults, Kind, Xattrs};
-use crate::cache::{Cache, Version};
+use crate::cache::{Cache, DiskCache, Version};
 use crate::commit::{Committer, Limits, SEGMENTS, file_id};
 use crate::content::{Budget, Content, Layout};
 use crate::error::{FsError, FsResult};
@@ -108,13 +108,10 @@ enum Found {
 }
 
 impl<S: Store> Vfs<S> {
-    pub(crate) fn new(store: S, options: VfsOptions) -> Vfs<S> {
+    pub(crate) fn new(store: S, options: VfsOptions, disk: Option<DiskCache>) -> Vfs<S> {
         let store = Arc::new(store);
-        let cache = Arc::new(Cache::new(
-            store.clone(),
-            options.block_bytes,
-            options.cache_bytes,
-        ));
+        let cache = Cache::new(store.clone(), options.block_bytes, options.cache_bytes);
+        let cache = Arc::new(cache.with_disk(disk));
         let root = Attributes::default_of(Kind::Directory, Time::now(), options.defaults);
         Vfs {
             committer: Arc::new(Committer::new(

@@ -94,6 +94,11 @@ impl SwiftStore {
         }
     }
 
+    /// The account's URL.
+    pub(crate) fn account(&self) -> String {
+        self.swift.account().to_string()
+    }
+
     /// Makes a conditional write; if the store does not evaluate conditions, after checking by a
     /// HEAD.
     async fn write<'a, T, F>(
