@@ -188,7 +188,7 @@ impl<S: Store> Cache<S> {
                 .take(self.run_max() as usize)
                 .take_while(is_missing)
                 .count() as u64;
-            // What was evicted from the disk meanwhile would end the run before it begins.
+            // A block that was evicted from the disk meanwhile would make the run empty.
             let run = run.max(1);
             let (sender, whole) = watch::channel(None);
             for i in index..index + run {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
-use crate::commit::{Committer, SEGMENTS, random_id};
-use crate::store::{Expect, Headers, Result, Row, Store};
+use crate::commit::{Committer, random_id};
+use crate::store::{Expect, Headers, Result, Row, SEGMENTS, Store};
 use crate::time::Time;
 
 /// Interval at which an intent is refreshed.

@@ -28,10 +28,12 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::attributes::{Attributes, Defaults, Kind, Xattrs};
 use crate::cache::{Cache, DiskCache, Version};
-use crate::commit::{Committer, Limits, SEGMENTS, file_id};
+use crate::commit::{Committer, Limits};
 use crate::content::{Budget, Content, Layout};
 use crate::error::{FsError, FsResult};
-use crate::store::{Form, Headers, ObjectName, Row, Stat, Store, StoreError, Usage, Why};
+use crate::store::{
+    Form, Headers, ObjectName, Row, SEGMENTS, Stat, Store, StoreError, Usage, Why, file_id,
+};
 use crate::time::Time;
 
 pub(crate) use attributes::{Changes, XattrMode};

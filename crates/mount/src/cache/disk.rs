@@ -14,14 +14,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use cairn_types::hex;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use super::Version;
-use crate::commit::file_id;
 use crate::pieces::Pieces;
+use crate::store::file_id;
 
 /// First bytes of each file; another layout gets another number.
 const MAGIC: &[u8; 8] = b"cairnbl1";
@@ -189,7 +190,7 @@ impl DiskCache {
     }
 
     fn path(&self, print: &Print) -> PathBuf {
-        let name = hex(print);
+        let name = hex::encode(print);
         self.options.dir.join(&name[..2]).join(&name[2..])
     }
 
@@ -258,7 +259,7 @@ impl DiskCache {
                 );
                 cache.index.lock().paused_until = Some(Instant::now() + FAILURE_PAUSE);
             }
-            // Who waits for the turn finds the directory unused.
+            // Tests wait for the turn, and then open the directory again.
             drop(cache);
             drop(turn);
         });
@@ -308,10 +309,6 @@ fn print(key: &str) -> Print {
     print
 }
 
-fn hex(print: &Print) -> String {
-    print.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn print_of(folder: &str, name: &str) -> Option<Print> {
     let text = format!("{folder}{name}");
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -322,8 +319,7 @@ fn print_of(folder: &str, name: &str) -> Option<Print> {
     Some(number.to_be_bytes())
 }
 
-/// The files of a directory, the least recently used first. Unfinished ones are removed; whatever
-/// is not the cache's stays.
+/// The files of a directory, the least recently used first. Whatever is not the cache's stays.
 fn scan(dir: &Path) -> std::io::Result<Index> {
     let mut found: Vec<(SystemTime, Print, u64)> = Vec::new();
     for folder in fs::read_dir(dir)? {
@@ -335,12 +331,6 @@ fn scan(dir: &Path) -> std::io::Result<Index> {
         for file in fs::read_dir(folder.path())? {
             let file = file?;
             let file_name = file.file_name().to_string_lossy().into_owned();
-            if let Some(stem) = file_name.strip_suffix(".new") {
-                if print_of(&name, stem).is_some() {
-                    let _ = fs::remove_file(file.path());
-                }
-                continue;
-            }
             let Some(print) = print_of(&name, &file_name) else {
                 continue;
             };
@@ -364,7 +354,7 @@ fn checksum<'a>(key: &str, pieces: impl Iterator<Item = &'a [u8]>) -> u32 {
     hasher.finalize()
 }
 
-/// Writes a file under a temporary name, and then gives it its own.
+/// Writes a file in place: until it is whole, its checksum is wrong.
 fn write_file(path: &Path, key: &str, block: &[Bytes]) -> std::io::Result<()> {
     let length: usize = block.iter().map(Bytes::len).sum();
     let too_long = |_| std::io::Error::from(ErrorKind::InvalidInput);
@@ -377,26 +367,22 @@ fn write_file(path: &Path, key: &str, block: &[Bytes]) -> std::io::Result<()> {
         head.extend_from_slice(&number.to_le_bytes());
     }
     head.extend_from_slice(key.as_bytes());
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new();
-    file.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = match file.open(&new) {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = match options.open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = path.parent().unwrap_or(Path::new("/"));
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)?;
-            file.open(&new)?
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(folder)?;
+            options.open(path)?
         }
         opened => opened?,
     };
     let written = file
         .write_all(&head)
-        .and_then(|()| block.iter().try_for_each(|piece| file.write_all(piece)))
-        .and_then(|()| fs::rename(&new, path));
+        .and_then(|()| block.iter().try_for_each(|piece| file.write_all(piece)));
     if written.is_err() {
-        let _ = fs::remove_file(&new);
+        let _ = fs::remove_file(path);
     }
     written
 }
