@@ -2,6 +2,7 @@
 //! mounts, and another client of the store that reads the same bytes afterwards.
 
 pub(crate) mod bench;
+mod cached;
 mod calls;
 mod checkpoint;
 mod failures;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::process::Signal;
 
@@ -58,6 +59,12 @@ impl Options {
 }
 
 const CONTAINER: &str = "data";
+
+/// The store's limits in swift.conf: names longer than by default, and request lines and headers in
+/// which they have room. Longer ones do not fit into an inode of ext4 beside an object's metadata.
+const NAME_LIMITS: &str = "\n[swift-constraints]\nmax_object_name_length = 3072\n\
+                           max_request_line = 32768\nmax_header_size = 16384\n";
+const NAME_BYTES: usize = 3072;
 
 /// A mounted container; unmounted when dropped.
 struct Mount {
@@ -159,6 +166,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     // Without this, the proxy's pause between small segments would be most of the time of reading
     // them.
     store.set("proxy", "filter:slo", "rate_limit_segments_per_sec", "0")?;
+    let conf = store.conf("proxy").context("a store without a proxy")?;
+    let conf = conf.with_file_name("swift.conf");
+    let text = fs::read_to_string(&conf)?;
+    fs::write(conf, text + NAME_LIMITS)?;
     store.start(Spread::OneProcess)?;
     let setup = Setup {
         binary,
@@ -179,6 +190,12 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     });
     report.tell("a checkpoint becomes one ordinary object", || {
         checkpoint::in_short(&setup, &mut store.account()?)
+    });
+    report.check("a cache on disk outlives its mount", || {
+        cached::run(&setup, &store)
+    });
+    report.check("a cache on disk, filled and killed", || {
+        cached::killed(&setup)
     });
     check_failures(&mut report, &setup, &mut store, &at);
     if !options.short {
@@ -213,6 +230,9 @@ fn check_calls(report: &mut Report, options: &Options, setup: &Setup, at: &Path,
         calls::replaced_while_open(setup, &mut store.account()?)
     });
     report.check("odd and deep names", || calls::odd_names(&at.join("odd")));
+    report.check("paths as long as the store's names may be", || {
+        calls::long_paths(at, &mut store.account()?)
+    });
     report.check("64 writers", || calls::many_writers(&at.join("many")));
     report.check("a large file, streamed", || {
         calls::large(at, &mut store.account()?)

@@ -340,6 +340,15 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     pub(crate) cache: u64,
 
+    /// Keep what was read in this directory too, which no other mount uses
+    #[arg(long, value_name = "DIR")]
+    pub(crate) disk_cache: Option<PathBuf>,
+
+    /// Size of the disk cache
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size,
+          requires = "disk_cache")]
+    pub(crate) disk_cache_size: u64,
+
     /// Memory for what was written and is not on the store yet
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
     pub(crate) write_buffer: u64,

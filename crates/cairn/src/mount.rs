@@ -67,6 +67,8 @@ pub(crate) fn run(arguments: MountArguments) -> Result<()> {
         gid: arguments.gid.unwrap_or(gid.as_raw()),
         timeout: Duration::from_secs(arguments.timeout),
         cache_bytes: arguments.cache,
+        disk_cache: arguments.disk_cache,
+        disk_cache_bytes: arguments.disk_cache_size,
         unwritten_bytes: arguments.write_buffer,
         authorities,
     };

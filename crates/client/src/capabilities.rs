@@ -9,16 +9,48 @@ use crate::swift::Swift;
 
 const INFO_MAX_BYTES: u64 = 1 << 20;
 
-/// Capabilities beyond those of every Swift. A store that announces nothing has none of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Limits of a Swift that announces none.
+const OBJECT_NAME_BYTES: usize = 1024;
+const REQUEST_LINE_BYTES: usize = 8192;
+const HEADER_BYTES: usize = 8192;
+
+/// Limits, and capabilities beyond those of every Swift. A store that announces nothing has the
+/// limits of an unconfigured Swift and none of the capabilities.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Policies in which conditions of writes are evaluated at commit.
     conditional_policies: Vec<String>,
+    /// Maximum bytes of an object's name.
+    pub object_name_bytes: usize,
+    /// Maximum bytes of a request line, in which names are percent-encoded.
+    pub request_line_bytes: usize,
+    /// Maximum bytes of a header line; the source of a copy is in one.
+    pub header_bytes: usize,
+}
+
+impl Default for Capabilities {
+    fn default() -> Capabilities {
+        Capabilities {
+            conditional_policies: Vec::new(),
+            object_name_bytes: OBJECT_NAME_BYTES,
+            request_line_bytes: REQUEST_LINE_BYTES,
+            header_bytes: HEADER_BYTES,
+        }
+    }
 }
 
 #[derive(Deserialize)]
 struct InfoDocument {
     conditional_writes: Option<ConditionalWrites>,
+    #[serde(default)]
+    swift: Limits,
+}
+
+#[derive(Default, Deserialize)]
+struct Limits {
+    max_object_name_length: Option<usize>,
+    max_request_line: Option<usize>,
+    max_header_size: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -30,11 +62,15 @@ struct ConditionalWrites {
 impl Capabilities {
     fn parse(body: &[u8]) -> serde_json::Result<Capabilities> {
         let info: InfoDocument = serde_json::from_slice(body)?;
+        let limits = info.swift;
         Ok(Capabilities {
             conditional_policies: info
                 .conditional_writes
                 .map(|writes| writes.policies)
                 .unwrap_or_default(),
+            object_name_bytes: limits.max_object_name_length.unwrap_or(OBJECT_NAME_BYTES),
+            request_line_bytes: limits.max_request_line.unwrap_or(REQUEST_LINE_BYTES),
+            header_bytes: limits.max_header_size.unwrap_or(HEADER_BYTES),
         })
     }
 
@@ -81,5 +117,18 @@ mod tests {
         assert!(!of(r#"{"swift":{}}"#).has_conditional_writes("gold"));
         assert!(!of(r#"{"conditional_writes":{}}"#).has_conditional_writes("gold"));
         assert!(Capabilities::parse(b"<html>").is_err());
+    }
+
+    #[test]
+    fn limits_are_the_announced_ones_or_those_of_an_unconfigured_swift() {
+        let of = |text: &str| Capabilities::parse(text.as_bytes()).unwrap();
+        let some = of(r#"{"swift":{"max_object_name_length":4096,"max_request_line":30000}}"#);
+        assert_eq!(
+            (some.object_name_bytes, some.request_line_bytes),
+            (4096, 30_000)
+        );
+        assert_eq!(some.header_bytes, 8192);
+        assert_eq!(of(r#"{"swift":{}}"#), Capabilities::default());
+        assert_eq!(of("{}"), Capabilities::default());
     }
 }

@@ -1,7 +1,10 @@
 //! Block cache: blocks of objects in memory, with LRU replacement. A block belongs to an immutable
 //! object (a segment) or to one version of an object (by ETag), so cached blocks never become
 //! stale. Adjacent missing blocks are read by one request, whose bytes are kept together as
-//! received, and readers of the same block share a request.
+//! received, and readers of the same block share a request. A second level on a local disk
+//! (`disk`), if there is one, is asked before the store.
+
+mod disk;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,6 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
+
+pub(crate) use disk::{DiskCache, DiskOptions};
 
 use crate::content::FileSource;
 use crate::extents::Span;
@@ -118,6 +123,7 @@ pub(crate) struct Cache<S> {
     requests: Arc<Semaphore>,
     block_bytes: u64,
     limit: u64,
+    disk: Option<Arc<DiskCache>>,
 }
 
 /// A cached block, or a pending request for it; with the number of the request's first block.
@@ -134,7 +140,20 @@ impl<S: Store> Cache<S> {
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             block_bytes,
             limit,
+            disk: None,
         }
+    }
+
+    /// Uses a second level, which has blocks of the same size.
+    pub(crate) fn with_disk(mut self, disk: Option<DiskCache>) -> Cache<S> {
+        self.disk = disk.map(Arc::new);
+        self
+    }
+
+    fn is_on_disk(&self, version: &Version, block: u64) -> bool {
+        self.disk
+            .as_ref()
+            .is_some_and(|disk| disk.has(version, block))
     }
 
     /// Maximum number of blocks in one request.
@@ -159,11 +178,18 @@ impl<S: Store> Cache<S> {
                 index += 1;
                 continue;
             }
-            let is_missing = |i: &u64| !blocks.slots.contains_key(&(version.clone(), *i));
+            // All of a run comes from the disk, or all from the store.
+            let is_on_disk = self.is_on_disk(version, index);
+            let is_missing = |i: &u64| {
+                !blocks.slots.contains_key(&(version.clone(), *i))
+                    && self.is_on_disk(version, *i) == is_on_disk
+            };
             let run = (index..=last)
                 .take(self.run_max() as usize)
                 .take_while(is_missing)
                 .count() as u64;
+            // A block that was evicted from the disk meanwhile would make the run empty.
+            let run = run.max(1);
             let (sender, whole) = watch::channel(None);
             for i in index..index + run {
                 let slot = Slot::Loading {
@@ -187,13 +213,29 @@ impl<S: Store> Cache<S> {
             self.requests.clone(),
         );
         let (block_bytes, limit) = (self.block_bytes, self.limit);
+        let disk = self.disk.clone();
         tokio::spawn(async move {
-            let _turn = requests.acquire().await;
-            let offset = first * block_bytes;
-            let length = (count * block_bytes).min(version.bytes - offset);
-            let etag = version.etag.as_deref();
-            let loaded = store.read(&version.name, etag, offset, length).await;
-            let loaded = loaded.map(|pieces| Arc::new(Pieces::from(pieces)));
+            let on_disk = match &disk {
+                Some(disk) if disk.has(&version, first) => disk.read(&version, first, count).await,
+                _ => None,
+            };
+            let loaded = match on_disk {
+                Some(pieces) => Ok(Arc::new(pieces)),
+                None => {
+                    let _turn = requests.acquire().await;
+                    let offset = first * block_bytes;
+                    let length = (count * block_bytes).min(version.bytes - offset);
+                    let etag = version.etag.as_deref();
+                    let loaded = store.read(&version.name, etag, offset, length).await;
+                    let loaded = loaded.map(|pieces| Arc::new(Pieces::from(pieces)));
+                    if let (Ok(pieces), Some(disk)) = (&loaded, &disk)
+                        && pieces.len() == length
+                    {
+                        disk.keep(&version, first, pieces.clone());
+                    }
+                    loaded
+                }
+            };
             let mut blocks = blocks.lock();
             match &loaded {
                 Ok(pieces) => {

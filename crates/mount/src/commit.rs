@@ -23,18 +23,10 @@ use crate::content::{Content, FileSource, Layout};
 use crate::extents::Span;
 use crate::history;
 use crate::nested::Known;
-use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
+use crate::store::{
+    Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why,
+};
 use crate::superseded::Superseded;
-
-/// Name prefix of the mount's own objects in a container.
-pub(crate) const SEGMENTS: &str = ".segments";
-
-/// Id of the file that a segment was created for.
-pub(crate) fn file_id(segment: &str) -> Option<&str> {
-    let (folder, name) = segment.split_once('/')?;
-    let (id, _) = name.split_once('/')?;
-    (folder == SEGMENTS && id != "zeros").then_some(id)
-}
 
 /// Sizes that determine a file's form on the store.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ pub(crate) enum FsError {
     IsADirectory,
     #[error("the directory is not empty")]
     NotEmpty,
-    #[error("the name is longer than 255 bytes, or the path than 1,024")]
+    #[error("the name is longer than 255 bytes, or the path than the store allows")]
     NameTooLong,
     #[error("the name is not UTF-8")]
     NotUtf8,

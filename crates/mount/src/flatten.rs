@@ -11,13 +11,14 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 
 use crate::cache::Version;
-use crate::commit::{Committer, file_id};
+use crate::commit::Committer;
 use crate::content::{FileSource, Layout};
 use crate::extents::Span;
 use crate::history;
 use crate::nested::whole;
 use crate::store::{
     Expect, Form, ObjectName, Part, Result, Segment, Stat, Store, StoreError, Why, asks_for_a_look,
+    file_id,
 };
 
 /// Nested manifests flattened concurrently: each needs a segment's size of memory.

@@ -8,15 +8,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::JoinHandle;
 
-use crate::commit::{Committer, SEGMENTS, random_id};
-use crate::store::{Expect, Headers, Result, Row, Store};
+use crate::commit::{Committer, random_id};
+use crate::store::{Expect, Headers, Result, Row, SEGMENTS, Store};
 use crate::time::Time;
 
 /// Interval at which an intent is refreshed.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(20);
 /// Time without a refresh after which an intent counts as broken.
 pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(120);
-const BODY_MAX_BYTES: u64 = 8192;
+const BODY_MAX_BYTES: u64 = 64 << 10;
 /// Separator: a byte that paths do not contain.
 const SEPARATOR: char = '\0';
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::attributes::Defaults;
-use crate::cache::Cache;
+use crate::cache::{Cache, DiskCache, DiskOptions};
 use crate::commit::{Committer, Limits};
 use crate::fuse::Fuse;
 use crate::store::{Store, SwiftStore, options};
@@ -32,6 +32,9 @@ pub struct MountOptions {
     /// Time within which a response of the store must begin.
     pub timeout: Duration,
     pub cache_bytes: u64,
+    /// Directory of a second level of the cache, on a local disk.
+    pub disk_cache: Option<PathBuf>,
+    pub disk_cache_bytes: u64,
     /// Maximum bytes written but not yet on the store.
     pub unwritten_bytes: u64,
     /// PEM file of certificate authorities that are trusted instead of the system's.
@@ -51,6 +54,8 @@ pub enum MountError {
     Capabilities(String),
     #[error("{}: {reason}", dir.display())]
     Directory { dir: PathBuf, reason: String },
+    #[error("the cache directory {}: {reason}", dir.display())]
+    DiskCache { dir: PathBuf, reason: String },
     #[error("mounting at {}: {reason}", dir.display())]
     Mount { dir: PathBuf, reason: String },
     #[error("the container was not swept: {0}")]
@@ -135,6 +140,7 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
     )
     .await?;
     let decides = store.decides();
+    let disk = open_disk_cache(&options, store.account())?;
     let vfs = Arc::new(Vfs::new(
         store,
         VfsOptions {
@@ -151,6 +157,7 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
             flatten_after: Some(QUIET_TIME),
             superseded_for: SUPERSEDED_FOR,
         },
+        disk,
     ));
     if !options.is_read_only && !decides {
         tracing::warn!(
@@ -184,8 +191,7 @@ async fn connect(
     let policy = found.header("x-storage-policy").unwrap_or_default();
     let capabilities = swift.capabilities().await;
     let capabilities = capabilities.map_err(|error| MountError::Capabilities(error.to_string()))?;
-    let decides = capabilities.has_conditional_writes(policy);
-    Ok(SwiftStore::new(swift, &container, decides))
+    Ok(SwiftStore::new(swift, &container, &capabilities, policy))
 }
 
 /// Sweeps a container: removes segments without references for `grace`. Runs on threads of its own.
@@ -213,6 +219,33 @@ pub fn sweep(
         let swept = committer.sweep(options).await;
         swept.map_err(|error| MountError::Sweep(error.to_string()))
     })
+}
+
+fn open_disk_cache(
+    options: &MountOptions,
+    account: String,
+) -> Result<Option<DiskCache>, MountError> {
+    let Some(dir) = &options.disk_cache else {
+        return Ok(None);
+    };
+    let wrong = |reason: String| MountError::DiskCache {
+        dir: dir.clone(),
+        reason,
+    };
+    let disk = DiskOptions {
+        dir: std::path::absolute(dir).map_err(|error| wrong(error.to_string()))?,
+        limit: options.disk_cache_bytes,
+        account,
+    };
+    let opened = DiskCache::open(disk, BLOCK_BYTES).map_err(wrong)?;
+    // Reads of the mount would wait for the mount itself.
+    let canonical = |dir: &Path| std::fs::canonicalize(dir).map_err(|e| wrong(e.to_string()));
+    match canonical(dir)?.starts_with(canonical(&options.dir)?) {
+        true => Err(wrong(
+            "the mount would hide it; name one elsewhere".to_owned(),
+        )),
+        false => Ok(Some(opened)),
+    }
 }
 
 fn check_directory(dir: &Path) -> Result<(), MountError> {

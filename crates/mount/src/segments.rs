@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::commit::{Committer, SEGMENTS, file_id};
-use crate::store::{Expect, Headers, Result, Segment, Store, Why, insist};
+use crate::commit::Committer;
+use crate::store::{Expect, Headers, Result, SEGMENTS, Segment, Store, Why, file_id, insist};
 
 fn mark_of(id: &str) -> String {
     format!("{SEGMENTS}/{id}/shared")

@@ -17,6 +17,16 @@ use crate::time::Time;
 pub(crate) use memory::MemoryStore;
 pub(crate) use swift::{SwiftStore, options};
 
+/// Name prefix of the mount's own objects in a container.
+pub(crate) const SEGMENTS: &str = ".segments";
+
+/// Id of the file that a segment was created for.
+pub(crate) fn file_id(segment: &str) -> Option<&str> {
+    let (folder, name) = segment.split_once('/')?;
+    let (id, _) = name.split_once('/')?;
+    (folder == SEGMENTS && id != "zeros").then_some(id)
+}
+
 /// Name of an object, with its container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectName {
@@ -201,6 +211,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// version only one succeeds? Otherwise another version is found only by a read before the
     /// write.
     fn decides(&self) -> bool;
+
+    /// Is a path within the store's limits of names?
+    fn fits(&self, path: &str) -> bool;
 
     fn head(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 

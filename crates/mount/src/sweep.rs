@@ -17,9 +17,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 
-use crate::commit::{Committer, SEGMENTS, file_id, random_id};
+use crate::commit::{Committer, random_id};
 use crate::store::{
-    Expect, Form, Headers, ObjectName, Result, Row, Store, StoreError, Why, insist,
+    Expect, Form, Headers, ObjectName, Result, Row, SEGMENTS, Store, StoreError, Why, file_id,
+    insist,
 };
 
 /// Maximum concurrent requests of a sweep.

@@ -27,11 +27,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::attributes::{Attributes, Defaults, Kind, Xattrs};
-use crate::cache::{Cache, Version};
-use crate::commit::{Committer, Limits, SEGMENTS, file_id};
+use crate::cache::{Cache, DiskCache, Version};
+use crate::commit::{Committer, Limits};
 use crate::content::{Budget, Content, Layout};
 use crate::error::{FsError, FsResult};
-use crate::store::{Form, Headers, ObjectName, Row, Stat, Store, StoreError, Usage, Why};
+use crate::store::{
+    Form, Headers, ObjectName, Row, SEGMENTS, Stat, Store, StoreError, Usage, Why, file_id,
+};
 use crate::time::Time;
 
 pub(crate) use attributes::{Changes, XattrMode};
@@ -75,7 +77,6 @@ pub(crate) struct Attr {
 
 /// Maximum length of a name, as in other file systems; the store limits paths.
 const NAME_MAX_BYTES: usize = 255;
-const PATH_MAX_BYTES: usize = 1024;
 /// Additional validity of a large listing, for each row.
 const FRESH_PER_ROW: Duration = Duration::from_micros(200);
 /// Maximum attempts to read a consistent version of a file that others keep writing.
@@ -109,13 +110,10 @@ enum Found {
 }
 
 impl<S: Store> Vfs<S> {
-    pub(crate) fn new(store: S, options: VfsOptions) -> Vfs<S> {
+    pub(crate) fn new(store: S, options: VfsOptions, disk: Option<DiskCache>) -> Vfs<S> {
         let store = Arc::new(store);
-        let cache = Arc::new(Cache::new(
-            store.clone(),
-            options.block_bytes,
-            options.cache_bytes,
-        ));
+        let cache = Cache::new(store.clone(), options.block_bytes, options.cache_bytes);
+        let cache = Arc::new(cache.with_disk(disk));
         let root = Attributes::default_of(Kind::Directory, Time::now(), options.defaults);
         Vfs {
             committer: Arc::new(Committer::new(
@@ -177,7 +175,7 @@ impl<S: Store> Vfs<S> {
     fn path_in(&self, parent: u64, name: &str) -> FsResult<String> {
         let directory = self.path(parent)?;
         let path = join(&directory, name);
-        if name.len() > NAME_MAX_BYTES || path.len() > PATH_MAX_BYTES {
+        if name.len() > NAME_MAX_BYTES || !self.store.fits(&path) {
             return Err(FsError::NameTooLong);
         }
         Ok(path)

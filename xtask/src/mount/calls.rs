@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{CONTAINER, Mount, Setup};
+use super::{CONTAINER, Mount, NAME_BYTES, Setup};
 use cairn_testkit::random::Random;
 use cairn_testkit::wire::Account;
 use cairn_testkit::workspace::run_quiet;
@@ -141,6 +141,57 @@ pub(super) fn large(dir: &Path, account: &mut Account) -> Result<()> {
 }
 
 /// Names with bytes that are special in URLs, in listings or on terminals, and deeply nested names.
+/// Goes down a directory at a time, since a path of a call has 4,096 bytes at most and the store's
+/// names begin at the mount.
+const LONG_PATHS: &str = "
+import errno, os, sys
+os.chdir(sys.argv[1])
+limit, part = int(sys.argv[2]), 'p' * 200
+
+def refused(call, *args):
+    try:
+        call(*args)
+    except OSError as error:
+        assert error.errno == errno.ENAMETOOLONG, error
+    else:
+        sys.exit(f'{call.__name__}: a path of more than {limit} bytes')
+
+os.mkdir('long')
+os.chdir('long')
+used = len('long')
+while used + 1 + len(part) <= limit - 20:
+    os.mkdir(part)
+    os.chdir(part)
+    used += 1 + len(part)
+last = 'l' * (limit - used - 1)
+with open(last, 'w') as file:
+    file.write('deep')
+refused(os.mkdir, last + 'x')
+refused(os.rename, last, last + 'x')
+refused(os.symlink, 'target', last + 'x')
+assert os.listdir('.') == [last] and open(last).read() == 'deep'
+os.chdir(sys.argv[1])
+refused(os.rename, 'long', 'longer')
+assert os.listdir('long') == [part]
+os.rename('long', 'gnol')
+print('/'.join(['gnol'] + [part] * (used // (1 + len(part))) + [last]))
+";
+
+pub(super) fn long_paths(dir: &Path, account: &mut Account) -> Result<()> {
+    let mut command = Command::new("python3");
+    command.arg("-c").arg(LONG_PATHS).arg(dir);
+    let name = run_quiet(command.arg(NAME_BYTES.to_string()))?;
+    let path = format!("/{CONTAINER}/{}", name.trim());
+    let body = account.must("GET", &path, "", &[], b"")?.body;
+    ensure!(body == b"deep", "{body:?}");
+    let intents = format!("/{CONTAINER}");
+    let query = "?prefix=.segments/intents/";
+    let intents = account.must("GET", &intents, query, &[], b"")?.text();
+    ensure!(intents.is_empty(), "a rename is to be finished: {intents}");
+    run_quiet(Command::new("rm").arg("-r").arg(dir.join("gnol")))?;
+    Ok(())
+}
+
 pub(super) fn odd_names(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     let odd = [

@@ -38,6 +38,8 @@ impl Object {
     }
 }
 
+const NAME_MAX_BYTES: usize = 1024;
+
 /// Fault injection: called with each call's verb and name.
 type Faults = Box<dyn FnMut(&str, &str) -> Option<Why> + Send>;
 
@@ -219,6 +221,10 @@ impl Store for MemoryStore {
 
     fn decides(&self) -> bool {
         !self.decides_nothing.load(Ordering::Relaxed)
+    }
+
+    fn fits(&self, path: &str) -> bool {
+        path.len() <= NAME_MAX_BYTES
     }
 
     async fn head_newest(&self, name: &str) -> Result<Stat> {

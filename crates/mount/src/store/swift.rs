@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_client::{
-    ByteRange, ClientError, Condition, Entry, Info, ListQuery, ManifestEntry, Payload, Swift,
-    WriteError,
+    ByteRange, Capabilities, ClientError, Condition, Entry, Info, ListQuery, ManifestEntry,
+    Payload, Swift, WriteError, encode_value,
 };
 use cairn_types::Timestamp;
 use http::StatusCode;
@@ -42,15 +42,61 @@ pub(crate) struct SwiftStore {
     /// The store evaluates conditions at commit. It may turn out that it does not for this
     /// container.
     decides: AtomicBool,
+    limits: NameLimits,
+}
+
+/// Maximum lengths that the store announces.
+#[derive(Clone, Copy, Debug)]
+struct NameLimits {
+    name_bytes: usize,
+    request_line_bytes: usize,
+    header_bytes: usize,
+}
+
+/// Bytes of a listing's request line beside the account's path, the container and the names: method,
+/// the other options, version.
+const LINE_BYTES: usize = 128;
+
+impl NameLimits {
+    /// Is a name short enough for every request that is made of it? `below` is the account's path
+    /// with the container.
+    fn fits(&self, name: &str, below: usize) -> bool {
+        if name.len() > self.name_bytes {
+            return false;
+        }
+        let encoded = encode_value(name).len();
+        // A listing has two names: the directory's, and that of an object in it.
+        let line = 2 * encoded + below + LINE_BYTES;
+        // A copy has the source in a header.
+        let header = encoded + below + LINE_BYTES;
+        line <= self.request_line_bytes && header <= self.header_bytes
+    }
 }
 
 impl SwiftStore {
-    pub(crate) fn new(swift: Swift, container: &str, decides: bool) -> SwiftStore {
+    /// A container whose store has `capabilities`; `policy` is the container's.
+    pub(crate) fn new(
+        swift: Swift,
+        container: &str,
+        capabilities: &Capabilities,
+        policy: &str,
+    ) -> SwiftStore {
+        let decides = capabilities.has_conditional_writes(policy);
         SwiftStore {
+            limits: NameLimits {
+                name_bytes: capabilities.object_name_bytes,
+                request_line_bytes: capabilities.request_line_bytes,
+                header_bytes: capabilities.header_bytes,
+            },
             swift,
             container: container.to_owned(),
             decides: AtomicBool::new(decides),
         }
+    }
+
+    /// The account's URL.
+    pub(crate) fn account(&self) -> String {
+        self.swift.account().to_string()
     }
 
     /// Makes a conditional write; if the store does not evaluate conditions, after checking by a
@@ -259,6 +305,12 @@ impl Store for SwiftStore {
         self.decides.load(Ordering::Relaxed)
     }
 
+    fn fits(&self, path: &str) -> bool {
+        let account = &self.swift.account().path;
+        let below = account.len() + encode_value(&self.container).len();
+        self.limits.fits(path, below)
+    }
+
     async fn head(&self, name: &str) -> Result<Stat> {
         // All servers are asked: a majority has the last version, but a single server may have
         // missed it.
@@ -422,5 +474,31 @@ pub(crate) fn options(timeout: Duration) -> cairn_client::Options {
         answer_timeout: timeout,
         stall_timeout: timeout,
         ..cairn_client::Options::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_by_their_bytes_and_by_their_encoded_form() {
+        let limits = NameLimits {
+            name_bytes: 4096,
+            request_line_bytes: 8192,
+            header_bytes: 8192,
+        };
+        assert!(limits.fits(&"a".repeat(3900), 20));
+        assert!(!limits.fits(&"a".repeat(4097), 20));
+        assert!(!limits.fits(&"a".repeat(4096), 20), "a listing has two");
+        // Two bytes each, six when encoded.
+        assert!(!limits.fits(&"é".repeat(700), 20));
+        assert!(limits.fits(&"é".repeat(650), 20));
+        let long = NameLimits {
+            request_line_bytes: 100_000,
+            ..limits
+        };
+        assert!(long.fits(&"a".repeat(4096), 20));
+        assert!(!long.fits(&"é".repeat(1400), 20), "a copy's header");
     }
 }

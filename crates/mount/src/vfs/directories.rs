@@ -11,9 +11,8 @@ use futures_util::StreamExt;
 use super::tree::{LISTING_LAG, Node, ROOT, State, below, join, parent_of};
 use super::{Attr, FRESH_PER_ROW, NAME_MAX_BYTES, Vfs};
 use crate::attributes::{Attributes, Kind};
-use crate::commit::SEGMENTS;
 use crate::error::{FsError, FsResult};
-use crate::store::{Row, Store};
+use crate::store::{Row, SEGMENTS, Store};
 
 /// Concurrent HEADs for rows without attributes.
 const CONCURRENT_HEADS_MAX: usize = 32;

@@ -11,6 +11,7 @@ use super::Vfs;
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
+use crate::intents::BrokenIntent;
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::Time;
 
@@ -173,9 +174,14 @@ impl<S: Store> Vfs<S> {
         if target.is_some() && !self.is_empty(to).await? {
             return Err(FsError::NotEmpty);
         }
+        let found = self.names_below(from).await?;
+        // The store would refuse their copies, again and again when the intent is resumed.
+        let moved = |name: &String| format!("{to}{}", &name[from.len()..]);
+        if found.keys().any(|name| !self.store.fits(&moved(name))) {
+            return Err(FsError::NameTooLong);
+        }
         // A mount that finds the intent completes an interrupted rename.
         let intent = self.committer.intend(from, to).await?;
-        let found = self.names_below(from).await?;
         let shared = self.share_below(&found).await?;
         let mut names: Vec<String> = found.into_keys().collect();
         match self.store.copy(from, to, None).await {
@@ -226,31 +232,43 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Completes interrupted renames of directories whose intents were not refreshed for `after`.
+    /// Completes interrupted renames of directories whose intents were not refreshed for `after`. One
+    /// that cannot be completed does not keep the others from it; the first failure is returned.
     pub(super) async fn resume_renames(&self, after: Duration) -> FsResult<()> {
+        let mut result = Ok(());
         for intent in self.committer.broken_intents(after).await? {
-            tracing::info!(
-                from = intent.from,
-                to = intent.to,
-                "a rename that broke off is finished"
-            );
-            let _names = self.namespace.write().await;
-            let found = self.names_below(&intent.from).await?;
-            let shared = self.share_below(&found).await?;
-            let names = found.into_keys().chain([intent.from.clone()]);
-            let intent = &intent;
-            let moves = futures_util::stream::iter(names).map(|name| async move {
-                let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
-                self.move_again(&name, &new, intent.begun).await
-            });
-            let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
-            moves.try_collect::<Vec<()>>().await?;
-            self.committer.unshare(shared).await;
-            self.store.delete(&intent.name, Expect::Anything).await?;
-            let mut tree = self.tree.lock();
-            for directory in [&intent.from, &intent.to] {
-                tree.listed.remove(directory);
+            if let Err(error) = self.resume(&intent).await {
+                tracing::warn!(
+                    from = intent.from, to = intent.to, %error,
+                    "a rename that broke off is not finished"
+                );
+                result = result.and(Err(error));
             }
+        }
+        result
+    }
+
+    async fn resume(&self, intent: &BrokenIntent) -> FsResult<()> {
+        tracing::info!(
+            from = intent.from,
+            to = intent.to,
+            "a rename that broke off is finished"
+        );
+        let _names = self.namespace.write().await;
+        let found = self.names_below(&intent.from).await?;
+        let shared = self.share_below(&found).await?;
+        let names = found.into_keys().chain([intent.from.clone()]);
+        let moves = futures_util::stream::iter(names).map(|name| async move {
+            let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
+            self.move_again(&name, &new, intent.begun).await
+        });
+        let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
+        moves.try_collect::<Vec<()>>().await?;
+        self.committer.unshare(shared).await;
+        self.store.delete(&intent.name, Expect::Anything).await?;
+        let mut tree = self.tree.lock();
+        for directory in [&intent.from, &intent.to] {
+            tree.listed.remove(directory);
         }
         Ok(())
     }

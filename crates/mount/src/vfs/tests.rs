@@ -64,7 +64,7 @@ pub(super) fn mount_with(store: &MemoryStore, limits: Limits) -> Vfs<MemoryStore
         flatten_after: None,
         superseded_for: Duration::ZERO,
     };
-    Vfs::new(store.clone(), options)
+    Vfs::new(store.clone(), options, None)
 }
 
 pub(super) fn mount(store: &MemoryStore) -> Vfs<MemoryStore> {

@@ -29,7 +29,7 @@ impl<S: Store> Vfs<S> {
         }
         loop {
             if let Err(error) = self.resume_renames(BROKEN_AFTER).await {
-                tracing::warn!(%error, "a rename that broke off is not finished");
+                tracing::warn!(%error, "renames that broke off are not finished");
             }
             tokio::time::sleep(UPKEEP_INTERVAL).await;
             self.remove_segments(self.committer.superseded.take_due());

@@ -324,6 +324,26 @@ async fn long_names_and_paths_are_refused() {
 }
 
 #[tokio::test]
+async fn a_directory_is_not_renamed_to_where_names_below_it_are_too_long() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let below = ["x"; 4].map(|x| x.repeat(250)).join("/");
+    store.write(&format!("d/{below}"), "text/plain", b"a");
+    store.write("d/near", "text/plain", b"b");
+    let before = store.names();
+    let renamed = vfs.rename((ROOT, "d"), (ROOT, "a-longer-name-than-that"), false);
+    assert!(matches!(renamed.await, Err(FsError::NameTooLong)));
+    assert_eq!(
+        store.names(),
+        before,
+        "copies, or an intent that never ends"
+    );
+    let renamed = vfs.rename((ROOT, "d"), (ROOT, "e"), false);
+    renamed.await.unwrap();
+    assert!(store.names().contains(&format!("e/{below}")));
+}
+
+#[tokio::test]
 async fn a_rename_that_breaks_off_leaves_two_whole_names() {
     for (removed, kept) in [("from", "to"), ("to", "from"), ("from", "from2")] {
         for directory in ["", "d/"] {

@@ -19,7 +19,7 @@ fn host(store: &MemoryStore) -> Vfs<MemoryStore> {
 fn patient(store: &MemoryStore) -> Vfs<MemoryStore> {
     let mut options = host(store).options;
     options.superseded_for = Duration::from_secs(3600);
-    Vfs::new(store.clone(), options)
+    Vfs::new(store.clone(), options, None)
 }
 
 fn record(place: usize) -> Vec<u8> {

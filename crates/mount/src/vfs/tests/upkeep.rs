@@ -193,6 +193,38 @@ async fn a_directory_s_rename_that_broke_off_is_finished() {
     }
 }
 
+#[tokio::test]
+async fn a_rename_that_cannot_be_finished_does_not_keep_others_from_it() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    for name in ["a", "b", "c"] {
+        vfs.mkdir(ROOT, name, OWNER).await.unwrap();
+        vfs.put(&format!("{name}/file"), b"bytes").await.unwrap();
+    }
+    store.fail(|verb, name| {
+        let is_move = verb == "COPY" || verb == "DELETE" && name.contains("intents");
+        is_move.then_some(Why::Unavailable)
+    });
+    for name in ["a", "b", "c"] {
+        let new = format!("new-{name}");
+        let renamed = vfs.rename((ROOT, name), (ROOT, &new), false).await;
+        assert!(renamed.is_err());
+    }
+    store.fail(|verb, name| (verb == "COPY" && name.starts_with("b")).then_some(Why::Refused));
+    drop(vfs);
+    let other = mount(&store);
+    assert!(other.resume_renames(Duration::ZERO).await.is_err());
+    for name in ["new-a/file", "new-c/file", "b/file"] {
+        assert_eq!(other.get(name).await.unwrap(), b"bytes", "{name}");
+    }
+    let is_intent = |name: &String| name.starts_with(".segments/intents/");
+    let left: Vec<String> = store.names().into_iter().filter(is_intent).collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    store.heal();
+    other.resume_renames(Duration::ZERO).await.unwrap();
+    assert_eq!(other.get("new-b/file").await.unwrap(), b"bytes");
+}
+
 /// A store that was killed in the middle of a copy may have the object and no row of it.
 #[tokio::test]
 async fn what_was_copied_already_is_listed_again_before_its_old_name_goes() {
