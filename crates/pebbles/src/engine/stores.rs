@@ -1,21 +1,19 @@
 //! The open stores of a process: one for each device and policy, opened when it is first asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
 
 use cairn_disk::{DeviceError, Disk, DiskError, FallocateReserve, PartitionKey};
 use cairn_types::{PolicyIndex, Timestamp};
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
-use super::PebblesConfig;
+use super::{PebblesConfig, caretaker};
 use crate::committer::Committer;
 use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
@@ -30,6 +28,9 @@ use crate::upkeep::Upkeep;
 const VOLUMES_OF_FILE_SYSTEM: u64 = 1024;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
 const COMPACT_BELOW: f64 = 0.5;
+/// From one step of upkeep to the next, of a store that is idle.
+const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of an index from which on the log says so.
 const MEMORY_WARNED: u64 = 4 << 30;
 /// The folder of bodies that are files.
@@ -48,6 +49,8 @@ struct Slot {
 #[derive(Default)]
 pub struct Stores {
     open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot>>>,
+    /// A thread closes what is idle, and what is gone.
+    has_caretaker: AtomicBool,
     /// Partitions that are brought up to date or handed over (`ReplicationLock`).
     pub(super) locked: Mutex<BTreeSet<(String, PartitionKey)>>,
     /// Partitions left of auditors' walks, by device, policy and walk.
@@ -65,8 +68,13 @@ pub(super) struct Opened {
     next_number: AtomicU64,
     garbage: Arc<Mutex<Vec<u64>>>,
     is_memory_warned: Mutex<bool>,
-    /// Held as long as it is open.
-    _lock: File,
+    folder: Arc<Folder>,
+    began: Instant,
+    /// Milliseconds from then to clients' last work here, and to the last upkeep.
+    used: AtomicU64,
+    maintained: AtomicU64,
+    /// Its descriptors are closed when it was not used for so long.
+    idle_close: Duration,
 }
 
 /// A store in numbers, for metrics.
@@ -85,6 +93,20 @@ fn folder(disk: &Disk, policy: PolicyIndex) -> PathBuf {
 /// Whether a policy has a store on a device.
 pub(super) fn is_there(disk: &Disk, policy: PolicyIndex) -> bool {
     folder(disk, policy).is_dir()
+}
+
+/// Whether the device is mounted still, where it has to be: a folder below it is not to be made on
+/// another file system.
+fn is_mounted(disk: &Disk) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let stat = |path: &Path| std::fs::metadata(path);
+    let (Ok(device), Ok(root)) = (stat(disk.path()), stat(&disk.config().root)) else {
+        return false;
+    };
+    !disk.config().mount_check
+        || device.dev() != root.dev()
+        || device.ino() == root.ino()
+        || disk.path().join(".ismount").is_file()
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -107,7 +129,7 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> DiskError {
 
 impl Stores {
     pub(super) fn get(
-        &self,
+        self: &Arc<Self>,
         disk: &Disk,
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
@@ -118,10 +140,20 @@ impl Stores {
         // Whoever comes while it is being opened waits here.
         let mut open = slot.opened.lock();
         if let Some(opened) = &*open {
-            return Ok(opened.clone());
+            match opened.folder.wake() {
+                Ok(()) => return Ok(opened.clone()),
+                Err(source) if !opened.folder.is_gone() => {
+                    return Err(io_error("lock", &opened.path, source));
+                }
+                Err(_) => open.take().into_iter().for_each(part_with),
+            }
         }
         let read_errors = slot.read_errors.clone();
         let opened = Opened::open(disk, policy, unique_fragments, config, read_errors)?;
+        // In the simulator of a cluster nothing is idle.
+        if disk.config().machine.is_none() && !self.has_caretaker.swap(true, Ordering::AcqRel) {
+            caretaker::start(self, disk.config().idle_close);
+        }
         Ok(open.insert(Arc::new(opened)).clone())
     }
 
@@ -133,7 +165,27 @@ impl Stores {
             .get(&(device.to_owned(), policy))
             .cloned()?;
         let opened = slot.opened.try_lock()?;
-        opened.clone()
+        opened.clone().filter(|opened| opened.folder.is_open())
+    }
+
+    /// Closes the descriptors of stores that are idle, and the stores whose devices are gone.
+    pub(super) fn close_unused(&self) {
+        let all: Vec<_> = self.open.lock().values().cloned().collect();
+        for slot in all {
+            let Some(mut open) = slot.opened.try_lock() else {
+                continue;
+            };
+            if let Some(opened) = open.take_if(|opened| !opened.is_there()) {
+                let device = &opened.device;
+                tracing::warn!(device, "volumes are closed: their device is not there any more");
+                drop(open);
+                part_with(opened);
+            } else if let Some(opened) = &*open
+                && opened.is_idle()
+            {
+                opened.folder.rest();
+            }
+        }
     }
 
     /// Those of a device that are open.
@@ -153,6 +205,7 @@ impl Stores {
         let slot = self.open.lock().get(&(device.to_owned(), policy)).cloned();
         if let Some(opened) = slot.and_then(|slot| slot.opened.lock().take()) {
             opened.committer.close();
+            part_with(opened);
         }
     }
 
@@ -212,6 +265,9 @@ impl Opened {
         read_errors: Arc<ReadErrors>,
     ) -> Result<Self, DiskError> {
         let path = folder(disk, policy);
+        if !is_mounted(disk) {
+            return Err(DeviceError::Unmounted(disk.name().to_owned()).into());
+        }
         let error = |action| {
             let path = path.clone();
             move |source| io_error(action, &path, source)
@@ -219,7 +275,10 @@ impl Opened {
         let no_sync = disk.config().unsafe_no_fsync;
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);
-        let lock = lock(&path).map_err(error("lock"))?;
+        let random = || RandomState::new().hash_one(0u64);
+        let locked = medium.lock([random(), random()]);
+        locked.map_err(error("lock"))?;
+        let folder = medium.clone();
         let space = medium.space().map_err(error("statvfs"))?;
         let garbage = Arc::new(Mutex::new(Vec::new()));
         let store_config = Config {
@@ -227,7 +286,7 @@ impl Opened {
             volume_bytes: volume_bytes(config.volume_bytes, space.total),
             reclaim_age: config.reclaim_age,
             now: clock(disk),
-            entropy: Box::new(|| RandomState::new().hash_one(0u64)),
+            entropy: Box::new(random),
             checkpoint_bytes: CHECKPOINT_BYTES,
             keep_free: keep_free(disk),
             compact_below: COMPACT_BELOW,
@@ -275,7 +334,11 @@ impl Opened {
             next_number: AtomicU64::new((last + 1).max(second << NUMBERS_OF_SECOND)),
             garbage,
             is_memory_warned: Mutex::new(false),
-            _lock: lock,
+            folder,
+            began,
+            used: AtomicU64::new(began.elapsed().as_millis() as u64),
+            maintained: AtomicU64::new(0),
+            idle_close: disk.config().idle_close,
         })
     }
 
@@ -283,10 +346,13 @@ impl Opened {
         self.committer.store()
     }
 
-    /// Carries out what waits, and writes a checkpoint.
+    /// Carries out what waits, and writes a checkpoint where the last one does not say all.
     fn end(&self, device: &str, policy: PolicyIndex) {
         self.committer.close();
         let mut upkeep = self.upkeep.lock();
+        if !upkeep.has_written() {
+            return;
+        }
         loop {
             match upkeep.checkpoint() {
                 Ok(true) => {}
@@ -301,8 +367,35 @@ impl Opened {
 
     /// Whether it is still what is on the device, and takes writes.
     pub(super) fn is_current(&self) -> bool {
-        let is_same = identity(&self.path).is_ok_and(|now| now == self.identity);
-        is_same && !self.store().is_poisoned()
+        self.is_there() && !self.folder.is_gone() && !self.store().is_poisoned()
+    }
+
+    /// Whether it is still what is on the device.
+    fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|now| now == self.identity)
+    }
+
+    /// Notes a client's work.
+    pub(super) fn touch(&self) {
+        let now = self.began.elapsed().as_millis() as u64;
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    fn is_idle(&self) -> bool {
+        let used = Duration::from_millis(self.used.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(used) >= self.idle_close
+    }
+
+    /// Whether upkeep is due: of a store that is idle now and then, as it would open its files.
+    pub(super) fn is_upkeep_due(&self) -> bool {
+        let now = self.began.elapsed();
+        let last = Duration::from_millis(self.maintained.load(Ordering::Relaxed));
+        let is_due = self.folder.is_open() || now.saturating_sub(last) >= IDLE_UPKEEP_INTERVAL;
+        if is_due {
+            let now = now.as_millis() as u64;
+            self.maintained.store(now, Ordering::Relaxed);
+        }
+        is_due
     }
 
     pub(super) fn next_number(&self) -> u64 {
@@ -394,16 +487,21 @@ impl Opened {
     }
 }
 
-/// A second process must not append to the same volumes.
-fn lock(path: &Path) -> io::Result<File> {
-    let file = File::create(path.join(".lock"))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(io::Error::other(
-            "another process serves these volumes: run the daemons of this policy in the object \
-             server's process",
-        )),
-        Err(errno) => Err(errno.into()),
+/// Ends a store whose files nobody may use any more, so that its device can be unmounted, and another
+/// one opened in its place.
+fn part_with(opened: Arc<Opened>) {
+    if opened.folder.retire() {
+        return;
+    }
+    // An operation of a dead disk takes its time.
+    let thread = std::thread::Builder::new().name(format!("gone-{}", opened.device));
+    let spawned = thread.spawn(move || {
+        while !opened.folder.retire() {
+            std::thread::sleep(RETIRE_INTERVAL);
+        }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread to close volumes");
     }
 }
 
@@ -464,9 +562,19 @@ fn keep_free(disk: &Disk) -> Box<dyn Fn(u64) -> u64 + Send + Sync> {
     })
 }
 
+/// The disk's clock, without the disk, which has its device open.
 fn clock(disk: &Disk) -> Box<dyn Fn() -> Timestamp + Send + Sync> {
-    let disk = disk.clone();
-    Box::new(move || super::now(&disk))
+    let machine = disk.config().machine.clone();
+    Box::new(move || {
+        let seconds = match &machine {
+            Some(machine) => u64::try_from(machine.now()).unwrap_or(0),
+            None => {
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                since.map_or(0, |since| since.as_secs())
+            }
+        };
+        Timestamp::from_secs(seconds)
+    })
 }
 
 fn disk_error(device: &str, path: &Path, error: PebblesError) -> DiskError {

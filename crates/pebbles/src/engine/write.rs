@@ -93,6 +93,7 @@ impl PebblesEngine {
         record: NewRecord,
     ) -> Result<Step<()>, DiskError> {
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         disk.touch(&key.hash);
         Ok(hand(opened, Change::Write(record)))
     }
@@ -120,7 +121,7 @@ impl ObjectEngine for PebblesEngine {
         key: &ObjectKey,
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError> {
-        let opened = self.open_any(disk, key.id(), Some(&key.name), options);
+        let opened = self.open_any(disk, key.id(), Some(&key.name), options, true);
         opened.map(|(_, open)| open)
     }
 
@@ -141,6 +142,7 @@ impl ObjectEngine for PebblesEngine {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError> {
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         let mut writer = Writer {
             engine: self.clone(),
             opened,
@@ -186,6 +188,7 @@ impl ObjectEngine for PebblesEngine {
             return Ok(Step::Done(()));
         }
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         let entries = opened.store().index().get(key.partition, key.hash);
         let is_it = |entry: &Entry| {
             entry.timestamp == timestamp && entry.fragment().map(u32::from) == Some(fragment)
