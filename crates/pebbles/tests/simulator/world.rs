@@ -459,7 +459,7 @@ impl World {
                 self.say(|| format!("quarantine {entry:?}: {ended:?}"));
                 Ok(())
             }
-            Err(ReadError::Gone) if self.is_hit(key) => Ok(()),
+            Err(ReadError::Gone) if self.is_hit(key) || self.may_go(&entry) => Ok(()),
             Err(ReadError::Unreadable(_)) if self.is_hit(key) || self.disk.has_passing_errors() => {
                 Ok(())
             }
@@ -469,6 +469,12 @@ impl World {
                 Err(format!("{hash}: {entry:?} cannot be read: {error}"))
             }
         }
+    }
+
+    /// Whether an entry may be on its way out of the index, its record gone with its volume.
+    fn may_go(&self, entry: &Entry) -> bool {
+        let age = self.now().secs().saturating_sub(entry.timestamp.secs());
+        entry.kind != EntryKind::Data && age > RECLAIM_SECS
     }
 
     /// A large body that an entry names is its own, and is there still.
@@ -491,12 +497,12 @@ impl World {
     }
 }
 
-/// Whether a volume is rightly left for later: there is no room, its objects are being written, what
-/// has to stay together is too large for volumes as small as these, or the disk may yet give it.
+/// Whether a volume is rightly left for later: there is no room, its objects are being written, or the
+/// disk may yet give it.
 fn may_wait(error: &PebblesError) -> bool {
-    use PebblesError::{Busy, Io, NoSpace, TooLarge};
+    use PebblesError::{Busy, Io, NoSpace};
     match error {
-        NoSpace | Busy | TooLarge => true,
+        NoSpace | Busy => true,
         Io { source, .. } => source.to_string().contains("cannot be read"),
         _ => false,
     }
