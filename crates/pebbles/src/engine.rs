@@ -7,8 +7,10 @@
 mod caretaker;
 mod daemons;
 mod handover;
+mod large;
 mod open;
 mod stores;
+mod uploads;
 mod write;
 
 use std::collections::BTreeMap;

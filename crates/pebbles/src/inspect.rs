@@ -52,7 +52,7 @@ fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
         checkpoint_bytes: u64::MAX,
         keep_free: Box::new(|_| u64::MAX),
         compact_below: 0.0,
-        external_gone: Box::new(|_, _| {}),
+        external_gone: Box::new(|_| {}),
         read_errors: Arc::default(),
     };
     let medium = Arc::new(ReadOnly(folder));
@@ -147,6 +147,10 @@ impl Medium for ReadOnly {
     }
 
     fn rename(&self, _name: &str, _to: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn link(&self, _name: &str, _to: &str) -> io::Result<()> {
         Err(refused())
     }
 

@@ -13,6 +13,8 @@ use cairn_disk::{DeviceError, Disk, DiskError, FallocateReserve, PartitionKey};
 use cairn_types::{PolicyIndex, Timestamp};
 use parking_lot::Mutex;
 
+use super::large::clear_large;
+use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
 use crate::committer::Committer;
 use crate::error::{PebblesError, ReadError};
@@ -20,7 +22,7 @@ use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
 use crate::read_errors::ReadErrors;
-use crate::store::recovery::Recovery;
+use crate::store::quarantine::{LARGE, large_name};
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
 
@@ -30,11 +32,11 @@ const CHECKPOINT_BYTES: u64 = 256 << 20;
 const COMPACT_BELOW: f64 = 0.5;
 /// From one step of upkeep to the next, of a store that is idle.
 const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// A store that could not be opened is not tried again sooner.
+const REFUSED_SECS: i64 = 3;
 const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of an index from which on the log says so.
 const MEMORY_WARNED: u64 = 4 << 30;
-/// The folder of bodies that are files.
-const LARGE: &str = "large";
 /// Random numbers of a second from which numbers of files begin.
 const NUMBERS_OF_SECOND: u32 = 18;
 
@@ -42,13 +44,48 @@ const NUMBERS_OF_SECOND: u32 = 18;
 #[derive(Default)]
 struct Slot {
     opened: Mutex<Option<Arc<Opened>>>,
+    /// The last attempt to open it, which failed.
+    refusal: Mutex<Option<Refusal>>,
     read_errors: Arc<ReadErrors>,
+}
+
+/// A store that could not be opened: all who ask for it in the next seconds are told so, and do not try
+/// it one after the other, which takes a while where a disk fails.
+struct Refusal {
+    /// In seconds.
+    at: i64,
+    error: String,
+}
+
+impl Slot {
+    fn refuse(&self, now: i64, error: &PebblesError) {
+        *self.refusal.lock() = Some(Refusal {
+            at: now,
+            error: error.to_string(),
+        });
+    }
+
+    /// Fails where it could not be opened a moment ago.
+    fn check(&self, now: i64, path: &Path) -> Result<(), DiskError> {
+        let refusal = self.refusal.lock();
+        let recent = |refusal: &&Refusal| (0..REFUSED_SECS).contains(&(now - refusal.at));
+        match refusal.as_ref().filter(recent) {
+            Some(refusal) => Err(io_error(
+                "open",
+                path,
+                io::Error::other(refusal.error.clone()),
+            )),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
     open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot>>>,
+    /// Memory of uploads to all of them.
+    pub(super) uploads: Arc<UploadMemory>,
     /// A thread closes what is idle, and what is gone.
     has_caretaker: AtomicBool,
     /// Partitions that are brought up to date or handed over (`ReplicationLock`).
@@ -148,8 +185,8 @@ impl Stores {
                 Err(_) => open.take().into_iter().for_each(part_with),
             }
         }
-        let read_errors = slot.read_errors.clone();
-        let opened = Opened::open(disk, policy, unique_fragments, config, read_errors)?;
+        slot.check(disk.now(), &folder(disk, policy))?;
+        let opened = Opened::open(disk, policy, unique_fragments, config, &slot)?;
         // In the simulator of a cluster nothing is idle.
         if disk.config().machine.is_none() && !self.has_caretaker.swap(true, Ordering::AcqRel) {
             caretaker::start(self, disk.config().idle_close);
@@ -177,7 +214,10 @@ impl Stores {
             };
             if let Some(opened) = open.take_if(|opened| !opened.is_there()) {
                 let device = &opened.device;
-                tracing::warn!(device, "volumes are closed: their device is not there any more");
+                tracing::warn!(
+                    device,
+                    "volumes are closed: their device is not there any more"
+                );
                 drop(open);
                 part_with(opened);
             } else if let Some(opened) = &*open
@@ -262,7 +302,7 @@ impl Opened {
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
         config: &PebblesConfig,
-        read_errors: Arc<ReadErrors>,
+        slot: &Slot,
     ) -> Result<Self, DiskError> {
         let path = folder(disk, policy);
         if !is_mounted(disk) {
@@ -291,18 +331,17 @@ impl Opened {
             keep_free: keep_free(disk),
             compact_below: COMPACT_BELOW,
             external_gone: {
-                let (garbage, medium) = (garbage.clone(), medium.clone());
-                Box::new(move |number, is_quarantined| match is_quarantined {
-                    true => quarantine_large(&medium, number),
-                    false => garbage.lock().push(number),
-                })
+                let garbage = garbage.clone();
+                Box::new(move |number| garbage.lock().push(number))
             },
-            read_errors,
+            read_errors: slot.read_errors.clone(),
         };
         let device = disk.name();
         let began = std::time::Instant::now();
-        let (store, report) =
-            Store::open(medium, store_config).map_err(|error| disk_error(device, &path, error))?;
+        let (store, report) = Store::open(medium, store_config).map_err(|error| {
+            slot.refuse(disk.now(), &error);
+            disk_error(device, &path, error)
+        })?;
         tracing::info!(
             device,
             %policy,
@@ -322,7 +361,7 @@ impl Opened {
                  bodies; remove them when replication is done"
             );
         }
-        let last = clear_large(&store, &path.join(LARGE), &report).map_err(error("clear"))?;
+        let last = clear_large(&store, &folder, &report).map_err(error("clear"))?;
         let second = u64::try_from(disk.now()).unwrap_or(0);
         let committer = Committer::start(store.clone(), device);
         Ok(Opened {
@@ -407,17 +446,13 @@ impl Opened {
         format!("{}/{LARGE}", policy.dir("pebbles"))
     }
 
-    pub(super) fn large_name(number: u64) -> String {
-        format!("{number:016x}")
-    }
-
     /// Leaves a large body to be removed.
     pub(super) fn discard(&self, number: u64) {
         self.garbage.lock().push(number);
     }
 
     pub(super) fn large_path(&self, number: u64) -> PathBuf {
-        self.path.join(LARGE).join(Self::large_name(number))
+        self.path.join(LARGE).join(large_name(number))
     }
 
     /// Removes files that no record names any more. A crash leaves them for the next opening.
@@ -503,45 +538,6 @@ fn part_with(opened: Arc<Opened>) {
     if let Err(error) = spawned {
         tracing::warn!(%error, "no thread to close volumes");
     }
-}
-
-/// Keeps a large body whose object was quarantined.
-fn quarantine_large(medium: &Folder, number: u64) {
-    let name = Opened::large_name(number);
-    let moved = medium.rename(&format!("{LARGE}/{name}"), &format!("quarantined-{name}"));
-    if let Err(error) = moved.and_then(|()| medium.sync_dir()) {
-        tracing::warn!(number, %error, "quarantined content is not kept");
-    }
-}
-
-/// Removes large bodies that no record names, where all records were read; gives the highest number
-/// there is.
-fn clear_large(store: &Store, large: &Path, report: &Recovery) -> io::Result<u64> {
-    let is_known = report.unreadable == 0 && report.lost == 0 && !report.has_unnamed;
-    let entries = match std::fs::read_dir(large) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
-    let mut named = BTreeSet::new();
-    for partition in store.index().partitions() {
-        for (_, entries) in store.index().objects(partition) {
-            named.extend(entries.iter().filter_map(|entry| entry.external));
-        }
-    }
-    let mut last = named.last().copied().unwrap_or(0);
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name
-            .to_str()
-            .and_then(|name| u64::from_str_radix(name, 16).ok());
-        last = last.max(number.unwrap_or(0));
-        if is_known && number.is_none_or(|number| !named.contains(&number)) {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(last)
 }
 
 fn volume_bytes(given: u64, total: u64) -> u64 {

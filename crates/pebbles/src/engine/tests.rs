@@ -14,7 +14,9 @@ use md5::{Digest, Md5};
 
 use super::*;
 
+mod bounds;
 mod idle;
+mod large;
 
 const AT: PartitionKey = PartitionKey {
     policy: PolicyIndex(0),

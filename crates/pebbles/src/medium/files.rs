@@ -134,8 +134,15 @@ impl Folder {
             Err(Errno::NOENT) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         };
-        flock(&file, FlockOperation::NonBlockingLockShared)?;
-        open.lock = Some(file);
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => open.lock = Some(file),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::other(
+                    "a process serves these volumes: end it, or try again when the device is idle",
+                ));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
         Ok(())
     }
 
@@ -176,7 +183,13 @@ impl Folder {
         if state.open.is_none() {
             return true;
         }
-        let files: Vec<_> = self.0.files.lock().iter().filter_map(Weak::upgrade).collect();
+        let files: Vec<_> = self
+            .0
+            .files
+            .lock()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect();
         if !may_close(&state, &files) {
             return false;
         }
@@ -237,17 +250,12 @@ fn opened_of(state: RwLockReadGuard<'_, State>) -> Option<Entered<'_>> {
     RwLockReadGuard::try_map(state, |state| state.open.as_ref()).ok()
 }
 
+/// A second process must not append to the same volumes.
 fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o644))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(file)
-}
-
-/// A second process must not append to the same volumes.
-fn flock(file: &OwnedFd, operation: FlockOperation) -> io::Result<()> {
-    match rustix::fs::flock(file, operation) {
-        Ok(()) => Ok(()),
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(io::Error::other(
             "another process serves these volumes: run the daemons of this policy in the object \
              server's process",
@@ -340,6 +348,14 @@ impl Medium for Folder {
         Ok(rustix::fs::renameat(&open.dir, name, &open.dir, to)?)
     }
 
+    fn link(&self, name: &str, to: &str) -> io::Result<()> {
+        let open = self.0.enter()?;
+        match rustix::fs::linkat(&open.dir, name, &open.dir, to, AtFlags::empty()) {
+            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         let open = self.0.enter()?;
         match self.0.is_unsafe {
@@ -411,9 +427,7 @@ impl File {
 
     fn open_again(&self, dir: &OwnedFd) -> io::Result<Fds> {
         match open_file(dir, &self.name, OFlags::empty()) {
-            Ok(file) if identity_of(&file)? == self.identity => {
-                Ok(Fds::of(dir, &self.name, file))
-            }
+            Ok(file) if identity_of(&file)? == self.identity => Ok(Fds::of(dir, &self.name, file)),
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             // Somebody has changed the folder.
             Ok(_) | Err(_) => {

@@ -420,7 +420,7 @@ impl Store {
         for entry in gone {
             self.live(entry.place, false);
             if let Some(number) = entry.external.filter(|number| !has_moved(*number)) {
-                (self.config.external_gone)(number, record.kind == Kind::Quarantined);
+                (self.config.external_gone)(number);
             }
         }
     }

@@ -438,7 +438,7 @@ impl Compaction {
         if let Some(entry) = dropped {
             store.live(place, false);
             if let Some(number) = entry.external {
-                (store.config.external_gone)(number, false);
+                (store.config.external_gone)(number);
             }
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct World {
     /// Numbers of large bodies, and whose each is; and those that no record names any more.
     numbers: BTreeMap<u64, (Key, Timestamp)>,
     gone: Arc<Mutex<BTreeSet<u64>>>,
+    /// Large bodies whose objects were quarantined: they are kept under another name.
+    quarantined: BTreeSet<u64>,
     is_verbose: bool,
 }
 
@@ -69,6 +71,7 @@ impl World {
             has_large: dice.number().is_multiple_of(4),
             numbers: BTreeMap::new(),
             gone: Arc::default(),
+            quarantined: BTreeSet::new(),
             is_verbose,
             dice,
         }
@@ -101,7 +104,7 @@ impl World {
             compact_below: 0.7,
             external_gone: {
                 let gone = self.gone.clone();
-                Box::new(move |number, _| _ = gone.lock().insert(number))
+                Box::new(move |number| _ = gone.lock().insert(number))
             },
             read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
@@ -431,6 +434,12 @@ impl World {
             let checked = self.model.check(key, &entries, now);
             checked.map_err(|error| format!("{:02x}: {error}", key.1.0[0]))?;
         }
+        for number in &self.quarantined {
+            let name = format!("quarantined-{number:016x}");
+            if !self.disk.has(&name) {
+                return Err(format!("{name} was kept, and is gone"));
+            }
+        }
         for partition in store.index().partitions() {
             for (hash, _) in store.index().objects(partition) {
                 if !self.keys.contains(&(partition, hash)) {
@@ -455,8 +464,12 @@ impl World {
                 }
             }
             Err(ReadError::Damaged(_)) if self.is_hit(key) => {
+                let is_failing = self.disk.is_failing();
                 let ended = store.quarantine(partition, hash, entry.place, "found damaged");
                 self.say(|| format!("quarantine {entry:?}: {ended:?}"));
+                if matches!(ended, Ok(Outcome::Written)) && !is_failing {
+                    self.quarantined.extend(entry.external);
+                }
                 Ok(())
             }
             Err(ReadError::Gone) if self.is_hit(key) || self.may_go(&entry) => Ok(()),

@@ -129,7 +129,7 @@ impl Setup {
             entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
             checkpoint_bytes: self.checkpoint_bytes,
             compact_below: 0.5,
-            external_gone: Box::new(|_, _| {}),
+            external_gone: Box::new(|_| {}),
             read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
         };

@@ -95,13 +95,20 @@ fn a_device_that_is_gone_is_closed_though_it_is_asked_for() {
         entries[0].place
     });
     assert!(late.is_err(), "{late:?}");
-    assert_eq!(open_files(&gone.join("pebbles")), Vec::<std::path::PathBuf>::new());
+    assert_eq!(
+        open_files(&gone.join("pebbles")),
+        Vec::<std::path::PathBuf>::new()
+    );
     // Another disk is mounted in its place.
     std::fs::create_dir(&device).unwrap();
     let disk = disk_in(setup.root.path());
     let options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
     let there = setup.engine.open(&disk, &key("o"), &options);
-    assert!(matches!(there, Err(DiskError::NotExist)), "{:?}", there.err());
+    assert!(
+        matches!(there, Err(DiskError::NotExist)),
+        "{:?}",
+        there.err()
+    );
     put(&setup.engine, &disk, &key("n"), 1_000_001, b"new");
     setup.engine.open(&disk, &key("n"), &options).unwrap();
 }
@@ -127,7 +134,7 @@ fn volumes_that_another_process_had_are_read_anew() {
     assert_eq!(setup.open(&key("o")).unwrap().1.unwrap(), "second");
 }
 
-/// Where devices have to be mounted nothing is made below one that is not.
+/// Nothing is made below a device that has to be mounted and is not.
 #[test]
 fn nothing_is_made_where_no_device_is_mounted() {
     let root = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ fn store(root: &std::path::Path, now: &Arc<AtomicU64>) -> Arc<Store> {
         entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
         checkpoint_bytes: 1 << 40,
         compact_below: 0.5,
-        external_gone: Box::new(|_, _| {}),
+        external_gone: Box::new(|_| {}),
         keep_free: Box::new(|_| 0),
         read_errors: Arc::default(),
     };
