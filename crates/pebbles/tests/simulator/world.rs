@@ -36,6 +36,9 @@ pub(crate) struct World {
     gone: Arc<Mutex<BTreeSet<u64>>>,
     /// Large bodies whose objects were quarantined: they are kept under another name.
     quarantined: BTreeSet<u64>,
+    /// The store has compacted since it was opened: a volume may be used anew whose old tombstones
+    /// are still leaving the index.
+    may_be_leaving: bool,
     is_verbose: bool,
 }
 
@@ -72,6 +75,7 @@ impl World {
             numbers: BTreeMap::new(),
             gone: Arc::default(),
             quarantined: BTreeSet::new(),
+            may_be_leaving: false,
             is_verbose,
             dice,
         }
@@ -140,6 +144,7 @@ impl World {
                     self.check_report(&report)?;
                     let upkeep = Upkeep::new(store.clone());
                     self.store = Some((store, upkeep));
+                    self.may_be_leaving = false;
                     break;
                 }
                 Err(error) if self.disk.is_off() => self.say(|| format!("open: {error}")),
@@ -221,6 +226,7 @@ impl World {
             return Ok(());
         };
         let store = store.clone();
+        self.may_be_leaving |= task == 2;
         let may_fail = self.disk.is_failing() || self.disk.has_bad_sectors();
         let done = match task {
             0 => upkeep.prepare(),
@@ -484,10 +490,11 @@ impl World {
         }
     }
 
-    /// Whether an entry may be on its way out of the index, its record gone with its volume.
+    /// Whether an entry may be on its way out of the index, its record gone with its volume. A store
+    /// that has just been opened has none of these.
     fn may_go(&self, entry: &Entry) -> bool {
         let age = self.now().secs().saturating_sub(entry.timestamp.secs());
-        entry.kind != EntryKind::Data && age > RECLAIM_SECS
+        self.may_be_leaving && entry.kind != EntryKind::Data && age > RECLAIM_SECS
     }
 
     /// A large body that an entry names is its own, and is there still.
