@@ -74,9 +74,10 @@ pub(crate) enum Command {
     Init(init::Arguments),
     /// Look at a device's volumes (docs/pebbles.md)
     ///
-    /// Nothing is written, and a server may be at work on them.
+    /// Nothing is written. A server must not have them open; one that is asked for them meanwhile answers
+    /// with errors.
     #[command(subcommand)]
-    Pebbles(crate::pebbles::PebblesCommand),
+    Pebbles(cairn_tools::pebbles::PebblesCommand),
     /// Build, inspect and rebalance rings (swift-ring-builder)
     #[command(disable_help_flag = true)]
     Ring {

@@ -12,7 +12,6 @@ mod allocator;
 mod args;
 mod console;
 mod mount;
-mod pebbles;
 mod swift_names;
 
 use std::ffi::OsString;
@@ -24,7 +23,7 @@ use cairn_console::WebConsole;
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::up::{self, TlsChoice, UpOptions, UserOption};
 pub(crate) use cairn_tools::exit_code;
-use cairn_tools::{init, rekey, ring_builder};
+use cairn_tools::{init, pebbles, rekey, ring_builder};
 use clap::Parser;
 
 use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
         },
         Command::Mount(arguments) => exit_code(mount::run(arguments)),
         Command::Init(arguments) => init::run_arguments(arguments),
-        Command::Pebbles(command) => match pebbles::run(command) {
+        Command::Pebbles(command) => match pebbles::run(command, std::io::stdout()) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => exit_code(Err(error)),

@@ -4,10 +4,13 @@
 //! mebibyte are in records. A larger one is a file, `pebbles[-N]/large/<number>`, that is durable
 //! before the record that names it is written; one that no record names is removed.
 
+mod caretaker;
 mod daemons;
 mod handover;
+mod large;
 mod open;
 mod stores;
+mod uploads;
 mod write;
 
 use std::collections::BTreeMap;

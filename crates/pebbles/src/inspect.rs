@@ -1,19 +1,26 @@
-//! Looking at a device's volumes from outside: nothing is written, and a server may be at work on them.
+//! Looking at a device's volumes from outside: nothing is written, and no server may be at work on them.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_disk::Metadata;
 use cairn_types::{ObjectHash, Timestamp};
+use md5::{Digest, Md5};
 
-use crate::error::PebblesError;
+use crate::error::{PebblesError, ReadError};
 use crate::format::{Found, VOLUME_MIN};
 use crate::medium::{Folder, Medium, MediumFile, Space};
 use crate::object::{Entry, Rules};
 use crate::scanner::Scanner;
+use crate::store::quarantine::{LARGE, large_name};
 use crate::store::recovery::Recovery;
-use crate::store::{Config, Store};
+use crate::store::{Config, Store, Stored};
+
+/// Bytes of a large body that are read at once.
+const READ_BYTES: usize = 1 << 20;
 
 /// The store of a policy, opened to be read.
 pub struct Inspected {
@@ -22,7 +29,11 @@ pub struct Inspected {
     pub recovery: Recovery,
 }
 
-/// The stores of a device: the folders `pebbles[-N]` in it.
+/// The stores of a device: the folders `pebbles[-N]` in it. As long as they are open no server can open
+/// them.
+///
+/// # Errors
+/// A server has them open, or they cannot be read.
 pub fn open(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
     let error = |source| PebblesError::of_io("list", source);
     let mut folders = Vec::new();
@@ -42,6 +53,8 @@ pub fn open(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
 
 fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
     let folder = Folder::open(&path, false).map_err(|e| PebblesError::of_io("open", e))?;
+    let locked = folder.lock_shared();
+    locked.map_err(|e| PebblesError::of_io("lock", e))?;
     let config = Config {
         // Fragments are listed as they are: which count is the policy's to say.
         rules: Rules::default(),
@@ -52,7 +65,7 @@ fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
         checkpoint_bytes: u64::MAX,
         keep_free: Box::new(|_| u64::MAX),
         compact_below: 0.0,
-        external_gone: Box::new(|_, _| {}),
+        external_gone: Box::new(|_| {}),
         read_errors: Arc::default(),
     };
     let medium = Arc::new(ReadOnly(folder));
@@ -64,21 +77,42 @@ fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
     })
 }
 
+/// A record that does not match its checksums, or a large body that is not what its record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub hash: ObjectHash,
+    pub volume: u16,
+    pub offset: u64,
+    pub reason: String,
+}
+
 /// The account of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     pub volumes: u64,
     pub records: u64,
-    /// Records that do not match their checksums, and the volume and offset of each.
-    pub damaged: Vec<(ObjectHash, u16, u64)>,
-    /// Stretches without a record where one should be.
+    /// Bodies that are files.
+    pub large: u64,
+    pub damaged: Vec<Damage>,
+    /// Stretches without a record where one should be: volume and offset.
     pub lost: Vec<(u16, u64)>,
+    /// Files that were volumes, and in which nothing can be read.
+    pub unreadable: u64,
+}
+
+impl Check {
+    pub fn is_sound(&self) -> bool {
+        self.damaged.is_empty() && self.lost.is_empty() && self.unreadable == 0
+    }
 }
 
 impl Inspected {
-    /// Reads every batch of every volume.
+    /// Reads every batch of every volume, and every large body.
     pub fn check(&self) -> Result<Check, PebblesError> {
-        let mut check = Check::default();
+        let mut check = Check {
+            unreadable: self.recovery.unreadable,
+            ..Check::default()
+        };
         for volume in self.store.volumes() {
             check.volumes += 1;
             let slot = volume.slot;
@@ -88,15 +122,73 @@ impl Inspected {
                 for found in scanned.found {
                     match found {
                         Found::Record { .. } => check.records += 1,
-                        Found::Damaged { at, header, .. } => {
-                            check.damaged.push((header.hash, slot, at));
-                        }
+                        Found::Damaged { at, header, .. } => check.damaged.push(Damage {
+                            hash: header.hash,
+                            volume: slot,
+                            offset: at,
+                            reason: "the record does not match its checksums".to_owned(),
+                        }),
                         Found::Lost { at } => check.lost.push((slot, at)),
                     }
                 }
             }
         }
+        for (partition, hash, entries) in self.objects() {
+            for entry in entries.iter().filter(|entry| entry.external.is_some()) {
+                check.large += 1;
+                if let Err(reason) = self.check_large(partition, hash, entry) {
+                    check.damaged.push(Damage {
+                        hash,
+                        volume: entry.place.slot,
+                        offset: entry.place.offset,
+                        reason,
+                    });
+                }
+            }
+        }
         Ok(check)
+    }
+
+    /// Holds a large body against its record's ETag.
+    fn check_large(&self, partition: u32, hash: ObjectHash, entry: &Entry) -> Result<(), String> {
+        let stored = self.store.read_head(partition, hash, entry.place);
+        let Ok(stored) = stored else {
+            // The record's damage is known.
+            return Ok(());
+        };
+        let metadata = Metadata::from_pickle(&stored.metadata);
+        let metadata = metadata.map_err(|error| error.to_string())?;
+        let unread = |error: io::Error| format!("its file cannot be read: {error}");
+        let Some(mut file) = self.large(entry).map_err(unread)? else {
+            return Ok(());
+        };
+        let (mut md5, mut buffer) = (Md5::new(), vec![0; READ_BYTES]);
+        loop {
+            match file.read(&mut buffer).map_err(unread)? {
+                0 => break,
+                count => md5.update(&buffer[..count]),
+            }
+        }
+        let (found, etag) = (
+            ObjectHash(md5.finalize().into()).hex(),
+            metadata.get_str("ETag"),
+        );
+        match etag.is_none_or(|etag| etag.trim_matches('"') == found) {
+            true => Ok(()),
+            false => Err(format!(
+                "ETag {} and the md5 of its file, {found}, do not match",
+                etag.unwrap_or("")
+            )),
+        }
+    }
+
+    /// The file of a large body; `None`: the record has the body.
+    pub fn large(&self, entry: &Entry) -> io::Result<Option<File>> {
+        let path = |number| self.path.join(LARGE).join(large_name(number));
+        entry
+            .external
+            .map(|number| File::open(path(number)))
+            .transpose()
     }
 
     /// All objects, by partition.
@@ -108,11 +200,23 @@ impl Inspected {
         })
     }
 
+    /// Name and metadata of a record.
+    ///
+    /// # Errors
+    /// It is damaged, or cannot be read.
+    pub fn head(
+        &self,
+        partition: u32,
+        hash: ObjectHash,
+        entry: &Entry,
+    ) -> Result<Stored, ReadError> {
+        self.store.read_head(partition, hash, entry.place)
+    }
+
     /// The name in an object's records; `None`: none can be read.
     pub fn name(&self, partition: u32, hash: ObjectHash, entries: &[Entry]) -> Option<String> {
-        let mut places = entries.iter().map(|entry| entry.place);
-        places.find_map(|place| {
-            let stored = self.store.read_head(partition, hash, place).ok()?;
+        entries.iter().find_map(|entry| {
+            let stored = self.head(partition, hash, entry).ok()?;
             String::from_utf8(stored.name.to_vec()).ok()
         })
     }
@@ -147,6 +251,10 @@ impl Medium for ReadOnly {
     }
 
     fn rename(&self, _name: &str, _to: &str) -> io::Result<()> {
+        Err(refused())
+    }
+
+    fn link(&self, _name: &str, _to: &str) -> io::Result<()> {
         Err(refused())
     }
 

@@ -28,6 +28,9 @@ pub trait Medium: Send + Sync {
     /// Gives a file a name that nothing has. Durable after [`Medium::sync_dir`].
     fn rename(&self, name: &str, to: &str) -> io::Result<()>;
 
+    /// Gives a file a second name, which it may have already. Durable after [`Medium::sync_dir`].
+    fn link(&self, name: &str, to: &str) -> io::Result<()>;
+
     fn sync_dir(&self) -> io::Result<()>;
 
     /// Makes all names durable, and all that was written to files.

@@ -26,7 +26,7 @@ pub mod checkpoint;
 mod commit;
 pub mod compaction;
 mod heads;
-mod quarantine;
+pub(crate) mod quarantine;
 mod read;
 pub mod recovery;
 use quarantine::Broken;
@@ -53,9 +53,8 @@ pub struct Config {
     pub keep_free: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     /// Volumes of which less than this share counts are compacted.
     pub compact_below: f64,
-    /// Called with the number of a file whose content counts no longer, and whether it was
-    /// quarantined.
-    pub external_gone: Box<dyn Fn(u64, bool) + Send + Sync>,
+    /// Called with the number of a file whose content counts no longer, while writes wait.
+    pub external_gone: Box<dyn Fn(u64) + Send + Sync>,
     /// Kept from one opening of these volumes to the next.
     pub read_errors: Arc<ReadErrors>,
 }

@@ -72,6 +72,13 @@ impl Upkeep {
         self.failure.take()
     }
 
+    /// Whether anything was written that the last checkpoint does not say.
+    pub fn has_written(&self) -> bool {
+        let written = *self.store.checkpoints.lock();
+        let appended = self.store.log().appended;
+        written.generation == 0 || appended > written.appended
+    }
+
     fn now(&self) -> u64 {
         (self.store.config.now)().secs()
     }

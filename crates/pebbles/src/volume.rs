@@ -31,6 +31,8 @@ pub struct Volume {
     /// Bytes of those records that count.
     live: AtomicU64,
     written: Mutex<Written>,
+    /// Places whose records ceased to count while the volume is being emptied.
+    ended: Mutex<Option<Vec<Place>>>,
 }
 
 /// The records that were ever written to a volume, in bytes.
@@ -56,7 +58,21 @@ impl Volume {
             used: AtomicU64::new(FIRST_BATCH),
             live: AtomicU64::new(0),
             written: Mutex::default(),
+            ended: Mutex::default(),
         }
+    }
+
+    /// Notes from here on which records cease to count, or no longer.
+    pub(crate) fn watch(&self, is_watched: bool) {
+        *self.ended.lock() = is_watched.then(Vec::new);
+    }
+
+    /// Places whose records ceased to count since this was asked last.
+    pub(crate) fn take_ended(&self) -> Vec<Place> {
+        self.ended
+            .lock()
+            .as_mut()
+            .map_or_else(Vec::new, std::mem::take)
     }
 
     pub fn used(&self) -> u64 {
@@ -124,9 +140,13 @@ impl Volume {
         self.live.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn sub_live(&self, bytes: u64) {
+    pub(crate) fn sub_live(&self, place: Place) {
+        let bytes = u64::from(place.len);
         let was = self.live.fetch_sub(bytes, Ordering::Relaxed);
         debug_assert!(was >= bytes, "less than nothing is live");
+        if let Some(ended) = &mut *self.ended.lock() {
+            ended.push(place);
+        }
     }
 
     /// Reads exactly this; an error where the file is shorter.
@@ -180,6 +200,8 @@ pub(crate) struct Volumes {
     slots: RwLock<BTreeMap<u16, Arc<Volume>>>,
     /// Slots that are being filled, which takes as long as a volume's zeros.
     making: Mutex<BTreeSet<u16>>,
+    /// Slots of volumes that were emptied, and that entries of the index still name.
+    emptied: Mutex<BTreeSet<u16>>,
     /// Bytes that were free when a volume was not made for want of room, whatever these promised: none
     /// is tried before there are more.
     full_at: Mutex<Option<u64>>,
@@ -204,6 +226,7 @@ impl Volumes {
             keep_free,
             slots: RwLock::default(),
             making: Mutex::default(),
+            emptied: Mutex::default(),
             full_at: Mutex::default(),
             next_id: AtomicU64::new(1),
             #[cfg(test)]
@@ -273,7 +296,11 @@ impl Volumes {
         let free_bytes = free_bytes.ok_or(PebblesError::NoSpace)?;
         let slots = self.slots.read();
         let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);
-        let slot = free.find(|slot| !slots.contains_key(slot) && !making.contains(slot));
+        let emptied = self.emptied.lock();
+        let is_taken = |slot: &u16| {
+            slots.contains_key(slot) || making.contains(slot) || emptied.contains(slot)
+        };
+        let slot = free.find(|slot| !is_taken(slot));
         let slot = slot.ok_or(PebblesError::NoSpace)?;
         making.insert(slot);
         Ok((slot, free_bytes))
@@ -311,7 +338,8 @@ impl Volumes {
         Ok((header, file))
     }
 
-    /// Takes an emptied volume's file for a new one.
+    /// Takes an emptied volume's file for a new one: nothing that was in it is there any more. The new
+    /// one is nobody's before [`Volumes::release`].
     pub(crate) fn recycle(&self, volume: &Volume) -> Result<Arc<Volume>, PebblesError> {
         let file = volume.file.clone();
         let error = |error| PebblesError::of_io("recycle volume", error);
@@ -320,18 +348,43 @@ impl Volumes {
             header.epoch = volume.epoch;
         }
         write_heads(&*file, header).map_err(error)?;
-        let new = Arc::new(Volume::new(volume.slot, header, file));
-        self.slots.write().insert(new.slot, new.clone());
-        Ok(new)
+        self.take_away(volume.slot);
+        Ok(Arc::new(Volume::new(volume.slot, header, file)))
     }
 
-    /// Gives an emptied volume's room back to the file system.
+    /// Gives an emptied volume's room back to the file system. Its slot is free after
+    /// [`Volumes::release`].
+    pub(crate) fn remove_emptied(&self, volume: &Volume) -> Result<(), PebblesError> {
+        self.remove_file(volume.slot)?;
+        self.take_away(volume.slot);
+        Ok(())
+    }
+
+    fn take_away(&self, slot: u16) {
+        self.emptied.lock().insert(slot);
+        self.slots.write().remove(&slot);
+    }
+
+    /// Ends an emptied volume: no entry names it any more. `volume`: its file's new use.
+    pub(crate) fn release(&self, slot: u16, volume: Option<&Arc<Volume>>) {
+        if let Some(volume) = volume {
+            self.slots.write().insert(slot, volume.clone());
+        }
+        self.emptied.lock().remove(&slot);
+    }
+
+    /// Removes a volume in which nothing is.
     pub(crate) fn remove(&self, volume: &Volume) -> Result<(), PebblesError> {
-        let removed = self.medium.remove(&file_name(volume.slot));
+        self.remove_file(volume.slot)?;
+        self.slots.write().remove(&volume.slot);
+        Ok(())
+    }
+
+    fn remove_file(&self, slot: u16) -> Result<(), PebblesError> {
+        let removed = self.medium.remove(&file_name(slot));
         let removed = removed.and_then(|()| self.medium.sync_dir());
         removed.map_err(|error| PebblesError::of_io("remove volume", error))?;
         *self.full_at.lock() = None;
-        self.slots.write().remove(&volume.slot);
         Ok(())
     }
 }

@@ -26,6 +26,7 @@
 //! | `swift-manage-shard-ranges` | shows and changes a container's shard ranges |
 //! | `swift-container-deleter` | queues what a container holds for the expirer |
 //! | `swift-drive-audit` | unmounts drives that the kernel's log has errors of |
+//! | `cairn pebbles` | what is in a device's volumes, and what of it is damaged |
 //! | `cairn rekey` | keys of encrypted objects under another root secret |
 
 mod account_audit;
@@ -38,6 +39,7 @@ mod get_nodes;
 pub mod init;
 mod locations;
 mod object_info;
+pub mod pebbles;
 mod processes;
 mod recon;
 mod recon_cron;

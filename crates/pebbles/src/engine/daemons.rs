@@ -34,7 +34,7 @@ impl PebblesEngine {
         let mut options = OpenOptions::metadata(Timestamp::ZERO);
         options.open_expired = true;
         options.fragment = fragment;
-        match self.open_any(disk, object, None, &options) {
+        match self.open_any(disk, object, None, &options, false) {
             Ok((_, open)) => Ok(Some(Held {
                 data: open.info.data_timestamp,
                 meta: Some(open.info.timestamp()),
@@ -199,7 +199,7 @@ impl Inventory for PebblesEngine {
             inline_limit,
             fragment,
         };
-        match self.open_any(disk, object, None, &options) {
+        match self.open_any(disk, object, None, &options, false) {
             Ok((key, open)) => Ok(Sendable::Object(key, Box::new(open))),
             Err(DiskError::Deleted { timestamp }) => {
                 let name = self.tombstone_name(disk, object)?;
@@ -265,7 +265,7 @@ impl Audit for PebblesEngine {
         object: ObjectId,
         options: &OpenOptions,
     ) -> Result<Audited, DiskError> {
-        match self.open_any(disk, object, None, options) {
+        match self.open_any(disk, object, None, options, false) {
             Ok((key, open)) => Ok(Audited::Object(key, Box::new(open))),
             Err(DiskError::Quarantined(reason)) => Ok(Audited::Quarantined(reason)),
             Err(
@@ -337,6 +337,9 @@ impl Upkeep for PebblesEngine {
             }
             opened.collect_garbage();
             opened.watch_memory();
+            if !opened.is_upkeep_due() {
+                continue;
+            }
             let Some(mut upkeep) = opened.upkeep.try_lock() else {
                 continue;
             };

@@ -54,9 +54,13 @@ impl PebblesEngine {
         object: ObjectId,
         asked: Option<&Arc<str>>,
         options: &OpenOptions,
+        is_client: bool,
     ) -> Result<(ObjectKey, OpenObject), DiskError> {
         let opened = self.store_if_there(disk, object.at.policy)?;
         let opened = opened.ok_or(DiskError::NotExist)?;
+        if is_client {
+            opened.touch();
+        }
         for _ in 0..ATTEMPTS {
             match self.try_open(&opened, object, asked, options) {
                 Ok(open) => {
@@ -227,6 +231,7 @@ impl PebblesEngine {
         options: &OpenOptions,
     ) -> Option<Result<OpenObject, DiskError>> {
         let opened = self.inner.stores.opened(disk.name(), key.policy)?;
+        opened.touch();
         let entries = opened.store().index().get(key.partition, key.hash);
         let only = match entries[..] {
             [] => return Some(Err(DiskError::NotExist)),

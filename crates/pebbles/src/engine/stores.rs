@@ -1,28 +1,28 @@
 //! The open stores of a process: one for each device and policy, opened when it is first asked for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
 
 use cairn_disk::{DeviceError, Disk, DiskError, FallocateReserve, PartitionKey};
 use cairn_types::{PolicyIndex, Timestamp};
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
-use super::PebblesConfig;
+use super::large::clear_large;
+use super::uploads::UploadMemory;
+use super::{PebblesConfig, caretaker};
 use crate::committer::Committer;
 use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
 use crate::read_errors::ReadErrors;
-use crate::store::recovery::Recovery;
+use crate::store::quarantine::{LARGE, large_name};
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
 
@@ -30,10 +30,13 @@ use crate::upkeep::Upkeep;
 const VOLUMES_OF_FILE_SYSTEM: u64 = 1024;
 const CHECKPOINT_BYTES: u64 = 256 << 20;
 const COMPACT_BELOW: f64 = 0.5;
+/// From one step of upkeep to the next, of a store that is idle.
+const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// A store that could not be opened is not tried again sooner.
+const REFUSED_SECS: i64 = 3;
+const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of an index from which on the log says so.
 const MEMORY_WARNED: u64 = 4 << 30;
-/// The folder of bodies that are files.
-const LARGE: &str = "large";
 /// Random numbers of a second from which numbers of files begin.
 const NUMBERS_OF_SECOND: u32 = 18;
 
@@ -41,13 +44,50 @@ const NUMBERS_OF_SECOND: u32 = 18;
 #[derive(Default)]
 struct Slot {
     opened: Mutex<Option<Arc<Opened>>>,
+    /// The last attempt to open it, which failed.
+    refusal: Mutex<Option<Refusal>>,
     read_errors: Arc<ReadErrors>,
+}
+
+/// A store that could not be opened: all who ask for it in the next seconds are told so, and do not try
+/// it one after the other, which takes a while where a disk fails.
+struct Refusal {
+    /// In seconds.
+    at: i64,
+    error: String,
+}
+
+impl Slot {
+    fn refuse(&self, now: i64, error: &PebblesError) {
+        *self.refusal.lock() = Some(Refusal {
+            at: now,
+            error: error.to_string(),
+        });
+    }
+
+    /// Fails where it could not be opened a moment ago.
+    fn check(&self, now: i64, path: &Path) -> Result<(), DiskError> {
+        let refusal = self.refusal.lock();
+        let recent = |refusal: &&Refusal| (0..REFUSED_SECS).contains(&(now - refusal.at));
+        match refusal.as_ref().filter(recent) {
+            Some(refusal) => Err(io_error(
+                "open",
+                path,
+                io::Error::other(refusal.error.clone()),
+            )),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
     open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot>>>,
+    /// Memory of uploads to all of them.
+    pub(super) uploads: Arc<UploadMemory>,
+    /// A thread closes what is idle, and what is gone.
+    has_caretaker: AtomicBool,
     /// Partitions that are brought up to date or handed over (`ReplicationLock`).
     pub(super) locked: Mutex<BTreeSet<(String, PartitionKey)>>,
     /// Partitions left of auditors' walks, by device, policy and walk.
@@ -65,8 +105,13 @@ pub(super) struct Opened {
     next_number: AtomicU64,
     garbage: Arc<Mutex<Vec<u64>>>,
     is_memory_warned: Mutex<bool>,
-    /// Held as long as it is open.
-    _lock: File,
+    folder: Arc<Folder>,
+    began: Instant,
+    /// Milliseconds from then to clients' last work here, and to the last upkeep.
+    used: AtomicU64,
+    maintained: AtomicU64,
+    /// Its descriptors are closed when it was not used for so long.
+    idle_close: Duration,
 }
 
 /// A store in numbers, for metrics.
@@ -85,6 +130,20 @@ fn folder(disk: &Disk, policy: PolicyIndex) -> PathBuf {
 /// Whether a policy has a store on a device.
 pub(super) fn is_there(disk: &Disk, policy: PolicyIndex) -> bool {
     folder(disk, policy).is_dir()
+}
+
+/// Whether the device is mounted still, where it has to be: a folder below it is not to be made on
+/// another file system.
+fn is_mounted(disk: &Disk) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let stat = |path: &Path| std::fs::metadata(path);
+    let (Ok(device), Ok(root)) = (stat(disk.path()), stat(&disk.config().root)) else {
+        return false;
+    };
+    !disk.config().mount_check
+        || device.dev() != root.dev()
+        || device.ino() == root.ino()
+        || disk.path().join(".ismount").is_file()
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -107,7 +166,7 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> DiskError {
 
 impl Stores {
     pub(super) fn get(
-        &self,
+        self: &Arc<Self>,
         disk: &Disk,
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
@@ -118,10 +177,20 @@ impl Stores {
         // Whoever comes while it is being opened waits here.
         let mut open = slot.opened.lock();
         if let Some(opened) = &*open {
-            return Ok(opened.clone());
+            match opened.folder.wake() {
+                Ok(()) => return Ok(opened.clone()),
+                Err(source) if !opened.folder.is_gone() => {
+                    return Err(io_error("lock", &opened.path, source));
+                }
+                Err(_) => open.take().into_iter().for_each(part_with),
+            }
         }
-        let read_errors = slot.read_errors.clone();
-        let opened = Opened::open(disk, policy, unique_fragments, config, read_errors)?;
+        slot.check(disk.now(), &folder(disk, policy))?;
+        let opened = Opened::open(disk, policy, unique_fragments, config, &slot)?;
+        // In the simulator of a cluster nothing is idle.
+        if disk.config().machine.is_none() && !self.has_caretaker.swap(true, Ordering::AcqRel) {
+            caretaker::start(self, disk.config().idle_close);
+        }
         Ok(open.insert(Arc::new(opened)).clone())
     }
 
@@ -133,7 +202,30 @@ impl Stores {
             .get(&(device.to_owned(), policy))
             .cloned()?;
         let opened = slot.opened.try_lock()?;
-        opened.clone()
+        opened.clone().filter(|opened| opened.folder.is_open())
+    }
+
+    /// Closes the descriptors of stores that are idle, and the stores whose devices are gone.
+    pub(super) fn close_unused(&self) {
+        let all: Vec<_> = self.open.lock().values().cloned().collect();
+        for slot in all {
+            let Some(mut open) = slot.opened.try_lock() else {
+                continue;
+            };
+            if let Some(opened) = open.take_if(|opened| !opened.is_there()) {
+                let device = &opened.device;
+                tracing::warn!(
+                    device,
+                    "volumes are closed: their device is not there any more"
+                );
+                drop(open);
+                part_with(opened);
+            } else if let Some(opened) = &*open
+                && opened.is_idle()
+            {
+                opened.folder.rest();
+            }
+        }
     }
 
     /// Those of a device that are open.
@@ -153,6 +245,7 @@ impl Stores {
         let slot = self.open.lock().get(&(device.to_owned(), policy)).cloned();
         if let Some(opened) = slot.and_then(|slot| slot.opened.lock().take()) {
             opened.committer.close();
+            part_with(opened);
         }
     }
 
@@ -209,9 +302,12 @@ impl Opened {
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
         config: &PebblesConfig,
-        read_errors: Arc<ReadErrors>,
+        slot: &Slot,
     ) -> Result<Self, DiskError> {
         let path = folder(disk, policy);
+        if !is_mounted(disk) {
+            return Err(DeviceError::Unmounted(disk.name().to_owned()).into());
+        }
         let error = |action| {
             let path = path.clone();
             move |source| io_error(action, &path, source)
@@ -219,7 +315,10 @@ impl Opened {
         let no_sync = disk.config().unsafe_no_fsync;
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);
-        let lock = lock(&path).map_err(error("lock"))?;
+        let random = || RandomState::new().hash_one(0u64);
+        let locked = medium.lock([random(), random()]);
+        locked.map_err(error("lock"))?;
+        let folder = medium.clone();
         let space = medium.space().map_err(error("statvfs"))?;
         let garbage = Arc::new(Mutex::new(Vec::new()));
         let store_config = Config {
@@ -227,23 +326,22 @@ impl Opened {
             volume_bytes: volume_bytes(config.volume_bytes, space.total),
             reclaim_age: config.reclaim_age,
             now: clock(disk),
-            entropy: Box::new(|| RandomState::new().hash_one(0u64)),
+            entropy: Box::new(random),
             checkpoint_bytes: CHECKPOINT_BYTES,
             keep_free: keep_free(disk),
             compact_below: COMPACT_BELOW,
             external_gone: {
-                let (garbage, medium) = (garbage.clone(), medium.clone());
-                Box::new(move |number, is_quarantined| match is_quarantined {
-                    true => quarantine_large(&medium, number),
-                    false => garbage.lock().push(number),
-                })
+                let garbage = garbage.clone();
+                Box::new(move |number| garbage.lock().push(number))
             },
-            read_errors,
+            read_errors: slot.read_errors.clone(),
         };
         let device = disk.name();
         let began = std::time::Instant::now();
-        let (store, report) =
-            Store::open(medium, store_config).map_err(|error| disk_error(device, &path, error))?;
+        let (store, report) = Store::open(medium, store_config).map_err(|error| {
+            slot.refuse(disk.now(), &error);
+            disk_error(device, &path, error)
+        })?;
         tracing::info!(
             device,
             %policy,
@@ -263,7 +361,7 @@ impl Opened {
                  bodies; remove them when replication is done"
             );
         }
-        let last = clear_large(&store, &path.join(LARGE), &report).map_err(error("clear"))?;
+        let last = clear_large(&store, &folder, &report).map_err(error("clear"))?;
         let second = u64::try_from(disk.now()).unwrap_or(0);
         let committer = Committer::start(store.clone(), device);
         Ok(Opened {
@@ -275,7 +373,11 @@ impl Opened {
             next_number: AtomicU64::new((last + 1).max(second << NUMBERS_OF_SECOND)),
             garbage,
             is_memory_warned: Mutex::new(false),
-            _lock: lock,
+            folder,
+            began,
+            used: AtomicU64::new(began.elapsed().as_millis() as u64),
+            maintained: AtomicU64::new(0),
+            idle_close: disk.config().idle_close,
         })
     }
 
@@ -283,10 +385,13 @@ impl Opened {
         self.committer.store()
     }
 
-    /// Carries out what waits, and writes a checkpoint.
+    /// Carries out what waits, and writes a checkpoint where the last one does not say all.
     fn end(&self, device: &str, policy: PolicyIndex) {
         self.committer.close();
         let mut upkeep = self.upkeep.lock();
+        if !upkeep.has_written() {
+            return;
+        }
         loop {
             match upkeep.checkpoint() {
                 Ok(true) => {}
@@ -301,8 +406,35 @@ impl Opened {
 
     /// Whether it is still what is on the device, and takes writes.
     pub(super) fn is_current(&self) -> bool {
-        let is_same = identity(&self.path).is_ok_and(|now| now == self.identity);
-        is_same && !self.store().is_poisoned()
+        self.is_there() && !self.folder.is_gone() && !self.store().is_poisoned()
+    }
+
+    /// Whether it is still what is on the device.
+    fn is_there(&self) -> bool {
+        identity(&self.path).is_ok_and(|now| now == self.identity)
+    }
+
+    /// Notes a client's work.
+    pub(super) fn touch(&self) {
+        let now = self.began.elapsed().as_millis() as u64;
+        self.used.store(now, Ordering::Relaxed);
+    }
+
+    fn is_idle(&self) -> bool {
+        let used = Duration::from_millis(self.used.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(used) >= self.idle_close
+    }
+
+    /// Whether upkeep is due: of a store that is idle now and then, as it would open its files.
+    pub(super) fn is_upkeep_due(&self) -> bool {
+        let now = self.began.elapsed();
+        let last = Duration::from_millis(self.maintained.load(Ordering::Relaxed));
+        let is_due = self.folder.is_open() || now.saturating_sub(last) >= IDLE_UPKEEP_INTERVAL;
+        if is_due {
+            let now = now.as_millis() as u64;
+            self.maintained.store(now, Ordering::Relaxed);
+        }
+        is_due
     }
 
     pub(super) fn next_number(&self) -> u64 {
@@ -314,17 +446,13 @@ impl Opened {
         format!("{}/{LARGE}", policy.dir("pebbles"))
     }
 
-    pub(super) fn large_name(number: u64) -> String {
-        format!("{number:016x}")
-    }
-
     /// Leaves a large body to be removed.
     pub(super) fn discard(&self, number: u64) {
         self.garbage.lock().push(number);
     }
 
     pub(super) fn large_path(&self, number: u64) -> PathBuf {
-        self.path.join(LARGE).join(Self::large_name(number))
+        self.path.join(LARGE).join(large_name(number))
     }
 
     /// Removes files that no record names any more. A crash leaves them for the next opening.
@@ -394,56 +522,22 @@ impl Opened {
     }
 }
 
-/// A second process must not append to the same volumes.
-fn lock(path: &Path) -> io::Result<File> {
-    let file = File::create(path.join(".lock"))?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(io::Error::other(
-            "another process serves these volumes: run the daemons of this policy in the object \
-             server's process",
-        )),
-        Err(errno) => Err(errno.into()),
+/// Ends a store whose files nobody may use any more, so that its device can be unmounted, and another
+/// one opened in its place.
+fn part_with(opened: Arc<Opened>) {
+    if opened.folder.retire() {
+        return;
     }
-}
-
-/// Keeps a large body whose object was quarantined.
-fn quarantine_large(medium: &Folder, number: u64) {
-    let name = Opened::large_name(number);
-    let moved = medium.rename(&format!("{LARGE}/{name}"), &format!("quarantined-{name}"));
-    if let Err(error) = moved.and_then(|()| medium.sync_dir()) {
-        tracing::warn!(number, %error, "quarantined content is not kept");
-    }
-}
-
-/// Removes large bodies that no record names, where all records were read; gives the highest number
-/// there is.
-fn clear_large(store: &Store, large: &Path, report: &Recovery) -> io::Result<u64> {
-    let is_known = report.unreadable == 0 && report.lost == 0 && !report.has_unnamed;
-    let entries = match std::fs::read_dir(large) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
-    let mut named = BTreeSet::new();
-    for partition in store.index().partitions() {
-        for (_, entries) in store.index().objects(partition) {
-            named.extend(entries.iter().filter_map(|entry| entry.external));
+    // An operation of a dead disk takes its time.
+    let thread = std::thread::Builder::new().name(format!("gone-{}", opened.device));
+    let spawned = thread.spawn(move || {
+        while !opened.folder.retire() {
+            std::thread::sleep(RETIRE_INTERVAL);
         }
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread to close volumes");
     }
-    let mut last = named.last().copied().unwrap_or(0);
-    for entry in entries {
-        let entry = entry?;
-        let name = entry.file_name();
-        let number = name
-            .to_str()
-            .and_then(|name| u64::from_str_radix(name, 16).ok());
-        last = last.max(number.unwrap_or(0));
-        if is_known && number.is_none_or(|number| !named.contains(&number)) {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(last)
 }
 
 fn volume_bytes(given: u64, total: u64) -> u64 {
@@ -464,9 +558,19 @@ fn keep_free(disk: &Disk) -> Box<dyn Fn(u64) -> u64 + Send + Sync> {
     })
 }
 
+/// The disk's clock, without the disk, which has its device open.
 fn clock(disk: &Disk) -> Box<dyn Fn() -> Timestamp + Send + Sync> {
-    let disk = disk.clone();
-    Box::new(move || super::now(&disk))
+    let machine = disk.config().machine.clone();
+    Box::new(move || {
+        let seconds = match &machine {
+            Some(machine) => u64::try_from(machine.now()).unwrap_or(0),
+            None => {
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                since.map_or(0, |since| since.as_secs())
+            }
+        };
+        Timestamp::from_secs(seconds)
+    })
 }
 
 fn disk_error(device: &str, path: &Path, error: PebblesError) -> DiskError {

@@ -14,6 +14,10 @@ use md5::{Digest, Md5};
 
 use super::*;
 
+mod bounds;
+mod idle;
+mod large;
+
 const AT: PartitionKey = PartitionKey {
     policy: PolicyIndex(0),
     partition: 7,
@@ -43,9 +47,14 @@ fn policies(is_coded: bool) -> PolicySet {
 }
 
 fn disk_in(root: &Path) -> Disk {
+    disk_with(root, |_| {})
+}
+
+fn disk_with(root: &Path, change: impl FnOnce(&mut DevicesConfig)) -> Disk {
     std::fs::create_dir_all(root.join("d")).unwrap();
     let mut config = DevicesConfig::new(root);
     config.mount_check = false;
+    change(&mut config);
     config.fallocate_reserve = cairn_disk::FallocateReserve::Bytes(0);
     Devices::new(config).get("d").unwrap().disk().unwrap()
 }

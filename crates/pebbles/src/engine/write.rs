@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cairn_disk::engine::Seen;
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
 use cairn_disk::staged_file::{Reserve, StagedFile, just_link};
@@ -16,9 +16,11 @@ use md5::{Digest, Md5};
 
 use super::PebblesEngine;
 use super::stores::Opened;
+use super::uploads::InMemory;
 use crate::error::PebblesError;
 use crate::format::{BODY_MAX, Kind, NewRecord};
 use crate::object::{Entry, EntryKind};
+use crate::store::quarantine::large_name;
 use crate::store::{Change, Outcome};
 
 impl PebblesEngine {
@@ -93,16 +95,36 @@ impl PebblesEngine {
         record: NewRecord,
     ) -> Result<Step<()>, DiskError> {
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         disk.touch(&key.hash);
         Ok(hand(opened, Change::Write(record)))
     }
 }
 
+/// An upload goes on after its last chunk could not be moved to a file.
+fn failed_before(key: &ObjectKey) -> DiskError {
+    DiskError::Io {
+        action: "write",
+        path: key.name.to_string(),
+        source: std::io::Error::other("a part of the upload could not be written before"),
+    }
+}
+
 /// A write on its way to the committer.
 fn hand(opened: Arc<Opened>, change: Change) -> Step<()> {
+    hand_then(opened, change, || {})
+}
+
+/// As [`hand`]; `then` is called when the write has ended.
+fn hand_then(
+    opened: Arc<Opened>,
+    change: Change,
+    then: impl FnOnce() + Send + 'static,
+) -> Step<()> {
     Step::handed(move |completion| {
         let of_reply = opened.clone();
         let reply = Box::new(move |ended: Result<Outcome, _>| {
+            then();
             // Something newer being there is as good.
             completion.complete(match ended {
                 Ok(_) => Ok(()),
@@ -120,7 +142,7 @@ impl ObjectEngine for PebblesEngine {
         key: &ObjectKey,
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError> {
-        let opened = self.open_any(disk, key.id(), Some(&key.name), options);
+        let opened = self.open_any(disk, key.id(), Some(&key.name), options, true);
         opened.map(|(_, open)| open)
     }
 
@@ -141,13 +163,14 @@ impl ObjectEngine for PebblesEngine {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError> {
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         let mut writer = Writer {
             engine: self.clone(),
             opened,
             disk: disk.clone(),
             key: key.clone(),
             size,
-            body: Body::Memory(BytesMut::new()),
+            body: Body::Memory(InMemory::new(&self.inner.stores.uploads)),
             written: 0,
             md5: hash.then(Md5::new),
         };
@@ -186,6 +209,7 @@ impl ObjectEngine for PebblesEngine {
             return Ok(Step::Done(()));
         }
         let opened = self.store(disk, key.policy)?;
+        opened.touch();
         let entries = opened.store().index().get(key.partition, key.hash);
         let is_it = |entry: &Entry| {
             entry.timestamp == timestamp && entry.fragment().map(u32::from) == Some(fragment)
@@ -286,9 +310,11 @@ impl ObjectEngine for PebblesEngine {
 
 /// The bytes of an upload so far.
 enum Body {
-    Memory(BytesMut),
-    /// It is larger than a record.
+    Memory(InMemory),
+    /// It is larger than a record, or there was no memory for it.
     File(Box<StagedFile>),
+    /// Between the two.
+    Moving,
 }
 
 /// An upload under way.
@@ -309,8 +335,9 @@ impl Writer {
         let dir = Opened::large_dir(self.key.policy);
         let mut staged = StagedFile::create(&self.disk, &dir, reserve)?;
         staged.write_directly();
-        if let Body::Memory(so_far) = &mut self.body {
-            staged.write(&[so_far.split().freeze()])?;
+        if let Body::Memory(so_far) = std::mem::replace(&mut self.body, Body::Moving) {
+            let (bytes, _held) = so_far.finish();
+            staged.write(&[bytes])?;
         }
         self.body = Body::File(Box::new(staged));
         Ok(())
@@ -328,14 +355,15 @@ impl ObjectWriter for Writer {
         if self.written > BODY_MAX as u64 && matches!(self.body, Body::Memory(_)) {
             self.begin_file()?;
         }
-        match &mut self.body {
-            Body::Memory(bytes) => {
-                for chunk in chunks {
-                    bytes.extend_from_slice(chunk);
-                }
-                Ok(())
+        if let Body::Memory(so_far) = &mut self.body {
+            if so_far.append(chunks, self.size) {
+                return Ok(());
             }
+            self.begin_file()?;
+        }
+        match &mut self.body {
             Body::File(staged) => staged.write(chunks),
+            Body::Memory(_) | Body::Moving => Err(failed_before(&self.key)),
         }
     }
 
@@ -355,18 +383,21 @@ impl ObjectWriter for Writer {
         let mut record = self.engine.data_record(&self.key, &metadata, durability)?;
         let opened = self.opened;
         match self.body {
-            Body::Memory(bytes) => {
-                record.body = bytes.freeze();
+            Body::Memory(in_memory) => {
+                let (body, held) = in_memory.finish();
+                record.body = body;
                 self.disk.touch(&self.key.hash);
-                Ok(hand(opened, Change::Write(record)))
+                let step = hand_then(opened, Change::Write(record), move || drop(held));
+                Ok(step)
             }
+            Body::Moving => Err(failed_before(&self.key)),
             Body::File(mut staged) => {
                 let number = opened.next_number();
                 record.is_external = true;
                 record.body = number.to_le_bytes().to_vec().into();
                 staged.drop_cache_when_synced();
                 let dir = Opened::large_dir(self.key.policy);
-                let name = Opened::large_name(number);
+                let name = large_name(number);
                 let published = staged.publish_steps(&dir, &name, just_link)?;
                 Ok(published.end(move |_| hand_large(opened, record, number)))
             }

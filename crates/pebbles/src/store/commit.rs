@@ -45,10 +45,15 @@ impl Store {
         let mut bytes = 0;
         for (number, change) in changes.into_iter().enumerate() {
             // Before the next is decided on: what is in this one is in the index then.
-            if bytes >= self.batch_soft_max() {
+            let is_apart = self.is_moved_apart(&change);
+            if bytes >= self.batch_soft_max() || is_apart {
                 let batch = std::mem::take(&mut batch);
-                self.commit_batch(&mut log, class, batch, &mut ended);
+                self.commit_batch(&mut log, (class, None), batch, &mut ended);
                 bytes = 0;
+            }
+            if is_apart {
+                ended[number] = self.move_apart(&mut log, class, change);
+                continue;
             }
             match self.plan(&log, number, change) {
                 Ok(planned) => {
@@ -58,7 +63,58 @@ impl Store {
                 Err(error) => ended[number] = Err(error),
             }
         }
-        self.commit_batch(&mut log, class, batch, &mut ended);
+        self.commit_batch(&mut log, (class, None), batch, &mut ended);
+        ended
+    }
+
+    /// Whether a record that ends others moves with more than a batch has room for.
+    fn is_moved_apart(&self, change: &Change) -> bool {
+        let Change::MoveRemoval {
+            removal, behind, ..
+        } = change
+        else {
+            return false;
+        };
+        let own = removal.header().map_or(0, |header| header.record_len());
+        let behind = behind.iter().map(|(place, _)| place.len as usize);
+        let most = TOGETHER_MAX.min(self.config.volume_bytes as usize / 2);
+        own + behind.sum::<usize>() > most
+    }
+
+    /// Moves a record that ends others, and what was written since and it would end, in batches of their
+    /// own. A power cut may come between any two, so those come first that are behind it in the log: they
+    /// are moved to the volume of the one class with later numbers, and then the record to that of the
+    /// other class with the number before these, which a rebuild goes by.
+    fn move_apart(&self, log: &mut Log, class: Class, change: Change) -> Ended {
+        let mut planned = self.plan(log, 0, change)?.into_iter();
+        let Some(removal) = planned.next() else {
+            return Ok(Outcome::Obsolete);
+        };
+        let sequence = log.next_sequence;
+        log.next_sequence += 1;
+        let mut ended = [Ok(Outcome::Obsolete)];
+        let mut left = planned.peekable();
+        while left.peek().is_some() {
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while bytes < self.batch_soft_max()
+                && let Some(next) = left.next()
+            {
+                bytes += next.header.record_len();
+                batch.push(next);
+            }
+            self.commit_batch(log, (class, None), batch, &mut ended);
+            if ended[0].is_err() {
+                break;
+            }
+        }
+        if ended[0].is_ok() {
+            let other = match class {
+                Class::Fresh => Class::Kept,
+                Class::Kept => Class::Fresh,
+            };
+            self.commit_batch(log, (other, Some(sequence)), vec![removal], &mut ended);
+        }
+        let [ended] = ended;
         ended
     }
 
@@ -122,11 +178,7 @@ impl Store {
                 for (source, record) in behind {
                     planned.push(one(record, Some(source))?);
                 }
-                let most = TOGETHER_MAX.min(self.config.volume_bytes as usize / 2);
-                match bytes_of(&planned) <= most {
-                    true => Ok(planned),
-                    false => Err(PebblesError::TooLarge),
-                }
+                Ok(planned)
             }
             remove @ Change::Remove { .. } => match self.removal(remove) {
                 Some(record) => Ok(vec![one(with_horizon(record), None)?]),
@@ -191,10 +243,11 @@ impl Store {
         })
     }
 
+    /// Writes a batch of a class. Its records have the next numbers, or those from the given one on.
     fn commit_batch(
         &self,
         log: &mut Log,
-        class: Class,
+        (class, sequence): (Class, Option<u64>),
         mut batch: Vec<Planned>,
         ended: &mut [Ended],
     ) {
@@ -211,7 +264,8 @@ impl Store {
         if batch.is_empty() {
             return;
         }
-        match self.write_batch(log, class, &batch) {
+        let sequence = sequence.unwrap_or(log.next_sequence);
+        match self.write_batch(log, class, sequence, &batch) {
             Ok(places) => {
                 for (planned, place) in batch.iter().zip(places) {
                     self.apply(planned, place);
@@ -285,6 +339,7 @@ impl Store {
         &self,
         log: &mut Log,
         class: Class,
+        sequence: u64,
         batch: &[Planned],
     ) -> Result<Vec<Place>, PebblesError> {
         let len: usize = UNIT + batch.iter().map(|p| p.header.record_len()).sum::<usize>();
@@ -314,7 +369,7 @@ impl Store {
         let header = BatchHeader {
             id: volume.id,
             epoch: volume.epoch,
-            sequence: log.next_sequence,
+            sequence,
             count: batch.len() as u32,
             len: len as u32,
             class,
@@ -330,7 +385,8 @@ impl Store {
                 source,
             })?;
         }
-        log.next_sequence += u64::from(header.count);
+        let behind = sequence + u64::from(header.count);
+        log.next_sequence = log.next_sequence.max(behind);
         log.appended += len as u64;
         volume.set_used(start + len as u64);
         for (planned, place) in batch.iter().zip(&places) {
@@ -364,7 +420,7 @@ impl Store {
         for entry in gone {
             self.live(entry.place, false);
             if let Some(number) = entry.external.filter(|number| !has_moved(*number)) {
-                (self.config.external_gone)(number, record.kind == Kind::Quarantined);
+                (self.config.external_gone)(number);
             }
         }
     }
@@ -375,7 +431,7 @@ impl Store {
         };
         match is_live {
             true => volume.add_live(place.len.into()),
-            false => volume.sub_live(place.len.into()),
+            false => volume.sub_live(place),
         }
     }
 }

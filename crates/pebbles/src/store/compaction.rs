@@ -8,7 +8,7 @@
 //! record can go: a tombstone at the earliest after the reclaim age, which other replicas need. Once a
 //! record can go it always can, as what is written later is not what it ended.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::error::{PebblesError, ReadError};
-use crate::format::{Class, FIRST_BATCH, Found, NewRecord, RecordHeader, number};
+use crate::format::{Class, FIRST_BATCH, Found, Kind, NewRecord, RecordHeader, number};
 use crate::object::{Entry, EntryKind};
 use crate::place::Place;
 use crate::scanner::{Scanned, Scanner};
@@ -32,14 +32,23 @@ const EXPIRED_SHARE: f64 = 0.05;
 
 /// Bytes that a step reads, at most, and a batch more.
 const STEP_BYTES: usize = 8 << 20;
+/// Entries that a step takes out of the index.
+const STEP_ENTRIES: usize = 1024;
+/// Entries other than tombstones that go with one volume: they are looked at while writes wait.
+const STRAYS_MAX: usize = 1024;
 
 /// A volume that is being emptied.
 pub struct Compaction {
     store: Arc<Store>,
     source: Arc<Volume>,
     scanner: Scanner,
-    /// Entries that go with the volume. Until then they count: at a crash their records are there.
-    going: Vec<Going>,
+    /// Entries that go with the volume, and their bytes. Until then they count: at a crash their records
+    /// are there.
+    going: HashMap<Place, Going>,
+    going_bytes: u64,
+    /// Those of them that are no tombstones, at the time they were found.
+    strays: Vec<Place>,
+    emptied: Option<Emptied>,
     /// See [`Compaction::first_holder`], as of the last step's beginning.
     holder: u64,
     /// Records found damaged in this step.
@@ -53,6 +62,15 @@ struct Going {
     place: Place,
     /// A tombstone's.
     horizon: u64,
+}
+
+/// A volume whose records are gone, and of which entries are left in the index. They count as before
+/// until each is taken out, which is as it was a moment ago: nothing older was taken meanwhile, and the
+/// volume is not used yet. So that takes its time, and no write waits for it.
+struct Emptied {
+    going: std::collections::hash_map::IntoValues<Place, Going>,
+    /// The file's new use; `None`: it was removed.
+    volume: Option<Arc<Volume>>,
 }
 
 /// The room for records that are moved.
@@ -95,6 +113,7 @@ impl Compaction {
             .filter(|(share, _)| *share < below)
             .map(|(_, volume)| volume);
         let source = lowest.or_else(|| holds_back(store, &sealed))?;
+        source.watch(true);
         Some(Compaction {
             scanner: Scanner::of_written(
                 source.clone(),
@@ -103,7 +122,10 @@ impl Compaction {
             ),
             source: source.clone(),
             store: store.clone(),
-            going: Vec::new(),
+            going: HashMap::new(),
+            going_bytes: 0,
+            strays: Vec::new(),
+            emptied: None,
             holder: 0,
             damaged: Vec::new(),
         })
@@ -117,6 +139,10 @@ impl Compaction {
     /// Moves records; true when the volume is empty and its file in use anew. What is left of many
     /// batches is moved as one.
     pub fn step(&mut self) -> Result<bool, PebblesError> {
+        if self.emptied.is_some() {
+            return Ok(self.drop_entries());
+        }
+        self.forget_ended();
         let read = |source| PebblesError::of_io("compact", source);
         self.holder = self.first_holder();
         let (mut changes, mut moved, mut seen) = (Vec::new(), 0, 0);
@@ -146,7 +172,7 @@ impl Compaction {
         let damaged = std::mem::take(&mut self.damaged);
         self.quarantine(&damaged)?;
         if is_end && changes.is_empty() && !has_moved {
-            return self.finish().map(|()| true);
+            return self.finish().map(|()| false);
         }
         self.commit(changes).map(|()| false)
     }
@@ -194,11 +220,15 @@ impl Compaction {
             horizon,
         };
         match self.can_go(&going, self.holder) {
-            Some(false) => {}
-            Some(true) => {
-                self.going.push(going);
+            Some(true) if header.kind == Kind::Tombstone || self.strays.len() < STRAYS_MAX => {
+                if header.kind != Kind::Tombstone {
+                    self.strays.push(place);
+                }
+                self.going_bytes += u64::from(place.len);
+                self.going.insert(place, going);
                 return Ok(None);
             }
+            Some(_) => {}
             None if Plant::CompactionOverwrites.is_on() => {}
             None => return Ok(None),
         }
@@ -318,60 +348,83 @@ impl Compaction {
         PebblesError::unread("compact", self.source.slot)
     }
 
-    /// Gives the file back, with nothing in it that counts: as one step to the committer. Were an
-    /// entry to go sooner, a crash would bring it back, and with it swallow what was written since.
+    /// Gives the file back, with nothing in it that counts but what goes with it: as one step to the
+    /// committer. Were an entry to go sooner, a crash would bring it back, and with it swallow what was
+    /// written since.
     fn finish(&mut self) -> Result<(), PebblesError> {
         if self.scanner.is_unsure() {
             return Err(self.unread());
         }
         let store = self.store.clone();
         // While others write: what they change shows below.
-        if self.live_of_others().is_none_or(|bytes| bytes > 0) {
+        if self.live_of_others() > 0 {
             self.end_left_over()?;
+            self.forget_ended();
         }
         // The committer is at rest from here on.
-        let mut log = store.log();
+        let log = store.log();
         if store.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
-        if self.live_of_others() != Some(0) {
+        self.forget_ended();
+        if self.live_of_others() > 0 || self.has_stray_that_stays() {
             // Something was written meanwhile: the next attempt moves it.
             return Err(PebblesError::Busy);
         }
-        for going in std::mem::take(&mut self.going) {
-            self.drop_entry(&going);
-        }
-        assert_eq!(
-            self.source.live(),
-            0,
-            "a volume is used anew when nothing in it counts"
-        );
         let ended = match log.prepared.len() > AHEAD {
-            true => store.volumes.remove(&self.source),
-            false => {
-                let recycled = store.volumes.recycle(&self.source);
-                recycled.map(|volume| log.add_prepared(volume))
-            }
+            true => store.volumes.remove_emptied(&self.source).map(|()| None),
+            false => store.volumes.recycle(&self.source).map(Some),
         };
-        if ended.is_err() {
-            store.poison();
-        }
-        ended
+        let volume = ended.inspect_err(|_| store.poison())?;
+        drop(log);
+        self.emptied = Some(Emptied {
+            going: std::mem::take(&mut self.going).into_values(),
+            volume,
+        });
+        Ok(())
     }
 
-    /// Bytes that count in the volume, without those that go with it; `None`: one of these cannot
-    /// go any more.
-    fn live_of_others(&self) -> Option<u64> {
-        let holder = self.first_holder();
-        let mut live = self.source.live();
-        for going in &self.going {
-            match self.can_go(going, holder) {
-                Some(true) => live = live.saturating_sub(going.place.len.into()),
-                Some(false) => return None,
-                None => {}
+    /// Takes some of the entries that go out of the index; true when all are out, and the volume can be
+    /// used.
+    fn drop_entries(&mut self) -> bool {
+        let Some(emptied) = &mut self.emptied else {
+            return true;
+        };
+        let some: Vec<Going> = emptied.going.by_ref().take(STEP_ENTRIES).collect();
+        some.iter().for_each(|going| self.drop_entry(going));
+        if some.len() == STEP_ENTRIES {
+            return false;
+        }
+        let volume = self.emptied.take().and_then(|emptied| emptied.volume);
+        let mut log = self.store.log();
+        self.store
+            .volumes
+            .release(self.source.slot, volume.as_ref());
+        volume
+            .into_iter()
+            .for_each(|volume| log.add_prepared(volume));
+        true
+    }
+
+    /// Entries that were to go and have ended by themselves.
+    fn forget_ended(&mut self) {
+        for place in self.source.take_ended() {
+            if self.going.remove(&place).is_some() {
+                self.going_bytes -= u64::from(place.len);
             }
         }
-        Some(live)
+    }
+
+    /// Bytes that count in the volume, without those that go with it.
+    fn live_of_others(&self) -> u64 {
+        self.source.live().saturating_sub(self.going_bytes)
+    }
+
+    /// Whether an entry cannot go any more: a fragment of its time was made durable, say.
+    fn has_stray_that_stays(&self) -> bool {
+        let strays = self.strays.iter().filter_map(|place| self.going.get(place));
+        let mut can_go = strays.map(|going| self.can_go(going, 0));
+        can_go.any(|can_go| can_go == Some(false))
     }
 
     /// Takes an entry out of the index. Nothing is written.
@@ -385,7 +438,7 @@ impl Compaction {
         if let Some(entry) = dropped {
             store.live(place, false);
             if let Some(number) = entry.external {
-                (store.config.external_gone)(number, false);
+                (store.config.external_gone)(number);
             }
         }
     }
@@ -393,11 +446,10 @@ impl Compaction {
     /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
         let (mut is_all_read, mut damaged) = (true, Vec::new());
-        let going: HashSet<Place> = self.going.iter().map(|going| going.place).collect();
         for partition in self.store.index.partitions() {
             for (hash, entries) in self.store.index.objects(partition) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
-                for entry in left.filter(|entry| !going.contains(&entry.place)) {
+                for entry in left.filter(|entry| !self.going.contains_key(&entry.place)) {
                     let one = Broken {
                         partition,
                         hash,
@@ -433,6 +485,12 @@ impl Compaction {
             Err(ReadError::Unreadable(_)) => Ok(LeftOver::Unread),
             Err(ReadError::Io(source)) => Err(PebblesError::of_io("compact", source)),
         }
+    }
+}
+
+impl Drop for Compaction {
+    fn drop(&mut self) {
+        self.source.watch(false);
     }
 }
 

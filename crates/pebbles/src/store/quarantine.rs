@@ -1,4 +1,7 @@
 //! Quarantine: an object ends here, and what is left of its bytes is kept in a file.
+//!
+//! That file is durable before the record which ends the object is written, and before the writers'
+//! lock is taken: a power cut in between leaves one too many.
 
 use std::collections::HashSet;
 use std::io;
@@ -10,7 +13,7 @@ use cairn_types::ObjectHash;
 use super::{Change, Expected, Outcome, Store};
 use crate::error::PebblesError;
 use crate::format::{Class, Kind};
-use crate::medium::MediumFile;
+use crate::medium::{Medium, MediumFile};
 use crate::object::Entry;
 use crate::place::Place;
 
@@ -29,8 +32,29 @@ pub(crate) struct Broken {
 
 type Ended = Result<Outcome, PebblesError>;
 
-/// A copy of a record, not yet synced.
-type Aside = (String, Arc<dyn MediumFile>);
+/// The folder of bodies that are files.
+pub(crate) const LARGE: &str = "large";
+
+/// A copy of a record, or a second name of a large body, not yet synced.
+struct Aside {
+    name: String,
+    /// The copy.
+    file: Option<Arc<dyn MediumFile>>,
+}
+
+/// The name of a large body in its folder.
+pub(crate) fn large_name(number: u64) -> String {
+    format!("{number:016x}")
+}
+
+/// Gives a large body a second name, under which it is kept when no object has it. Durable after
+/// [`Medium::sync_dir`].
+pub(crate) fn keep_large(medium: &dyn Medium, number: u64) -> io::Result<String> {
+    let name = large_name(number);
+    let kept = format!("quarantined-{name}");
+    medium.link(&format!("{LARGE}/{name}"), &kept)?;
+    Ok(kept)
+}
 
 impl Store {
     /// Ends an object, or the fragment of it, whose record at `place` is damaged.
@@ -90,7 +114,7 @@ impl Store {
             });
             let goes = |e: &&Entry| fragment.is_none() || e.place == one.place;
             let copied = self.copy_aside(one.hash, entries.iter().filter(goes));
-            let names = copied.iter().map(|(name, _)| name.clone());
+            let names = copied.iter().map(|aside| aside.name.clone());
             objects.push((one, names.collect::<Vec<_>>()));
             asides.extend(copied);
         }
@@ -121,7 +145,7 @@ impl Store {
         entries: impl Iterator<Item = &'a Entry>,
     ) -> Vec<String> {
         let asides = self.copy_aside(hash, entries);
-        let names = asides.iter().map(|(name, _)| name.clone()).collect();
+        let names = asides.iter().map(|aside| aside.name.clone()).collect();
         match self.sync_aside(asides) {
             true => names,
             false => Vec::new(),
@@ -142,6 +166,14 @@ impl Store {
                     tracing::warn!(hash, %error, "a quarantined record is not kept");
                 }
             }
+            let Some(number) = entry.external else {
+                continue;
+            };
+            match keep_large(self.volumes.medium(), number) {
+                Ok(name) => asides.push(Aside { name, file: None }),
+                // That it is gone may be the reason.
+                Err(error) => tracing::warn!(number, %error, "quarantined content is not kept"),
+            }
         }
         asides
     }
@@ -160,11 +192,14 @@ impl Store {
             self.drop_aside(&[name]);
             return Err(error);
         }
-        Ok(Some((name, file)))
+        Ok(Some(Aside {
+            name,
+            file: Some(file),
+        }))
     }
 
     /// Makes a file of a name that nothing has: this one, or with a number behind it.
-    fn create_new(&self, name: &str) -> io::Result<Aside> {
+    fn create_new(&self, name: &str) -> io::Result<(String, Arc<dyn MediumFile>)> {
         let medium = self.volumes.medium();
         for number in 0..NAMES_MAX {
             let name = match number {
@@ -183,14 +218,19 @@ impl Store {
     /// Syncs copies; false where they are not kept.
     fn sync_aside(&self, asides: Vec<Aside>) -> bool {
         let medium = self.volumes.medium();
-        let synced = match &asides[..] {
-            [] => Ok(()),
-            [(_, file)] => file.sync().and_then(|()| medium.sync_dir()),
+        let files: Vec<_> = asides
+            .iter()
+            .filter_map(|aside| aside.file.as_ref())
+            .collect();
+        let synced = match files[..] {
+            _ if asides.is_empty() => Ok(()),
+            [] => medium.sync_dir(),
+            [file] => file.sync().and_then(|()| medium.sync_dir()),
             _ => medium.sync_files(),
         };
         if let Err(error) = &synced {
             tracing::warn!(%error, "quarantined records are not kept");
-            let names: Vec<String> = asides.into_iter().map(|(name, _)| name).collect();
+            let names: Vec<String> = asides.into_iter().map(|aside| aside.name).collect();
             self.drop_aside(&names);
         }
         synced.is_ok()

@@ -284,11 +284,14 @@ impl SimDisk {
     /// Removes checkpoints, as an operator would.
     pub(crate) fn remove_checkpoints(&self) {
         let mut inner = self.0.lock();
-        inner.names.retain(|name, _| name.starts_with("volume"));
-        inner
-            .durable_names
-            .retain(|name, _| name.starts_with("volume"));
+        let is_kept = |name: &String, _: &mut usize| !name.starts_with("checkpoint");
+        inner.names.retain(is_kept);
+        inner.durable_names.retain(is_kept);
         inner.renamed.clear();
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.lock().names.contains_key(name)
     }
 
     pub(crate) fn is_failing(&self) -> bool {
@@ -367,6 +370,23 @@ impl Medium for SimDisk {
         inner.names.insert(to.to_owned(), file);
         let renamed = vec![(name.to_owned(), None), (to.to_owned(), Some(file))];
         inner.renamed.push(renamed);
+        if is_cut { Err(off()) } else { Ok(()) }
+    }
+
+    /// Files of the folder `large` are there, and have no content.
+    fn link(&self, name: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        let is_cut = inner.call()?;
+        let file = match inner.names.get(name) {
+            Some(file) => *file,
+            None if name.starts_with("large/") => {
+                inner.files.push(File::default());
+                inner.files.len() - 1
+            }
+            None => return Err(io::ErrorKind::NotFound.into()),
+        };
+        inner.names.entry(to.to_owned()).or_insert(file);
+        inner.renamed.push(vec![(to.to_owned(), Some(file))]);
         if is_cut { Err(off()) } else { Ok(()) }
     }
 

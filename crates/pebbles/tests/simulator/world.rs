@@ -34,6 +34,11 @@ pub(crate) struct World {
     /// Numbers of large bodies, and whose each is; and those that no record names any more.
     numbers: BTreeMap<u64, (Key, Timestamp)>,
     gone: Arc<Mutex<BTreeSet<u64>>>,
+    /// Large bodies whose objects were quarantined: they are kept under another name.
+    quarantined: BTreeSet<u64>,
+    /// The store has compacted since it was opened: a volume may be used anew whose old tombstones
+    /// are still leaving the index.
+    may_be_leaving: bool,
     is_verbose: bool,
 }
 
@@ -69,6 +74,8 @@ impl World {
             has_large: dice.number().is_multiple_of(4),
             numbers: BTreeMap::new(),
             gone: Arc::default(),
+            quarantined: BTreeSet::new(),
+            may_be_leaving: false,
             is_verbose,
             dice,
         }
@@ -101,7 +108,7 @@ impl World {
             compact_below: 0.7,
             external_gone: {
                 let gone = self.gone.clone();
-                Box::new(move |number, _| _ = gone.lock().insert(number))
+                Box::new(move |number| _ = gone.lock().insert(number))
             },
             read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
@@ -137,6 +144,7 @@ impl World {
                     self.check_report(&report)?;
                     let upkeep = Upkeep::new(store.clone());
                     self.store = Some((store, upkeep));
+                    self.may_be_leaving = false;
                     break;
                 }
                 Err(error) if self.disk.is_off() => self.say(|| format!("open: {error}")),
@@ -218,6 +226,7 @@ impl World {
             return Ok(());
         };
         let store = store.clone();
+        self.may_be_leaving |= task == 2;
         let may_fail = self.disk.is_failing() || self.disk.has_bad_sectors();
         let done = match task {
             0 => upkeep.prepare(),
@@ -431,6 +440,12 @@ impl World {
             let checked = self.model.check(key, &entries, now);
             checked.map_err(|error| format!("{:02x}: {error}", key.1.0[0]))?;
         }
+        for number in &self.quarantined {
+            let name = format!("quarantined-{number:016x}");
+            if !self.disk.has(&name) {
+                return Err(format!("{name} was kept, and is gone"));
+            }
+        }
         for partition in store.index().partitions() {
             for (hash, _) in store.index().objects(partition) {
                 if !self.keys.contains(&(partition, hash)) {
@@ -455,11 +470,15 @@ impl World {
                 }
             }
             Err(ReadError::Damaged(_)) if self.is_hit(key) => {
+                let is_failing = self.disk.is_failing();
                 let ended = store.quarantine(partition, hash, entry.place, "found damaged");
                 self.say(|| format!("quarantine {entry:?}: {ended:?}"));
+                if matches!(ended, Ok(Outcome::Written)) && !is_failing {
+                    self.quarantined.extend(entry.external);
+                }
                 Ok(())
             }
-            Err(ReadError::Gone) if self.is_hit(key) => Ok(()),
+            Err(ReadError::Gone) if self.is_hit(key) || self.may_go(&entry) => Ok(()),
             Err(ReadError::Unreadable(_)) if self.is_hit(key) || self.disk.has_passing_errors() => {
                 Ok(())
             }
@@ -469,6 +488,13 @@ impl World {
                 Err(format!("{hash}: {entry:?} cannot be read: {error}"))
             }
         }
+    }
+
+    /// Whether an entry may be on its way out of the index, its record gone with its volume. A store
+    /// that has just been opened has none of these.
+    fn may_go(&self, entry: &Entry) -> bool {
+        let age = self.now().secs().saturating_sub(entry.timestamp.secs());
+        self.may_be_leaving && entry.kind != EntryKind::Data && age > RECLAIM_SECS
     }
 
     /// A large body that an entry names is its own, and is there still.
@@ -491,12 +517,12 @@ impl World {
     }
 }
 
-/// Whether a volume is rightly left for later: there is no room, its objects are being written, what
-/// has to stay together is too large for volumes as small as these, or the disk may yet give it.
+/// Whether a volume is rightly left for later: there is no room, its objects are being written, or the
+/// disk may yet give it.
 fn may_wait(error: &PebblesError) -> bool {
-    use PebblesError::{Busy, Io, NoSpace, TooLarge};
+    use PebblesError::{Busy, Io, NoSpace};
     match error {
-        NoSpace | Busy | TooLarge => true,
+        NoSpace | Busy => true,
         Io { source, .. } => source.to_string().contains("cannot be read"),
         _ => false,
     }

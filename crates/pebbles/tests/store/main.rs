@@ -129,7 +129,7 @@ impl Setup {
             entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
             checkpoint_bytes: self.checkpoint_bytes,
             compact_below: 0.5,
-            external_gone: Box::new(|_, _| {}),
+            external_gone: Box::new(|_| {}),
             read_errors: self.read_errors.clone(),
             keep_free: Box::new(|_| 0),
         };
@@ -286,6 +286,52 @@ fn a_removal_moves_with_what_was_written_since() {
     assert!(has(&store, 500, 10, 50_000));
     drop((upkeep, store));
     assert!(has(&setup.open(), 500, 10, 50_000));
+}
+
+/// Objects written since have no room in a batch beside the removal: they move in batches of their own.
+#[test]
+fn a_removal_moves_with_more_than_a_batch_holds() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 0..31, 10);
+    put(&store, 0, 11, 3900);
+    put(&store, 1, 11, 3900);
+    put(&store, 500, 10, 150_000);
+    let remove = Change::Remove {
+        kind: Kind::Removed,
+        partition: PARTITION,
+        hash: hash(500),
+        fragment: None,
+        expected: Expected::UpTo(Timestamp::from_secs(10)),
+        name: Bytes::new(),
+        reason: Bytes::new(),
+    };
+    put(&store, 501, 10, 40_000);
+    assert_eq!(commit(&store, remove).unwrap(), Outcome::Written);
+    put(&store, 501, 11, 150_000);
+    put(&store, 502, 10, 200_000);
+    // More than half a volume.
+    put(&store, 500, 10, 150_000);
+    put(&store, 503, 10, 200_000);
+    put(&store, 501, 12, 100_000);
+    let mut upkeep = Upkeep::new(store.clone());
+    let below_half = |volume: &Arc<cairn_pebbles::volume::Volume>| {
+        volume.live() + volume.written().removals < volume.used() / 2
+    };
+    assert!(store.sealed().iter().any(below_half));
+    for _ in 0..300 {
+        if matches!(upkeep.compact(), Ok(false)) {
+            break;
+        }
+        let failure = upkeep.take_failure();
+        assert!(failure.is_none(), "{failure:?}");
+        assert!(has(&store, 500, 10, 150_000));
+    }
+    assert!(!store.sealed().iter().any(below_half), "it is left");
+    drop((upkeep, store));
+    for _ in 0..2 {
+        assert!(has(&setup.open(), 500, 10, 150_000));
+    }
 }
 
 #[test]

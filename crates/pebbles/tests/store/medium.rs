@@ -101,6 +101,10 @@ impl Medium for Faulty {
         self.folder.rename(name, to)
     }
 
+    fn link(&self, name: &str, to: &str) -> io::Result<()> {
+        self.folder.link(name, to)
+    }
+
     fn sync_dir(&self) -> io::Result<()> {
         self.calls.syncs.fetch_add(1, Ordering::Relaxed);
         self.folder.sync_dir()

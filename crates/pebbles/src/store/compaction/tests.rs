@@ -22,7 +22,7 @@ fn store(root: &std::path::Path, now: &Arc<AtomicU64>) -> Arc<Store> {
         entropy: Box::new(move || epochs.fetch_add(1, Ordering::Relaxed)),
         checkpoint_bytes: 1 << 40,
         compact_below: 0.5,
-        external_gone: Box::new(|_, _| {}),
+        external_gone: Box::new(|_| {}),
         keep_free: Box::new(|_| 0),
         read_errors: Arc::default(),
     };
@@ -45,12 +45,8 @@ fn tombstone(number: u64) -> Change {
     })
 }
 
-/// The committer waits while they go: a look through all volumes for each of them would be long.
-#[test]
-fn tombstones_go_without_a_look_through_all_volumes_for_each() {
-    let root = tempfile::tempdir().unwrap();
-    let now = Arc::new(AtomicU64::new(1_000_000));
-    let store = store(root.path(), &now);
+fn filled(root: &std::path::Path, now: &Arc<AtomicU64>) -> Arc<Store> {
+    let store = store(root, now);
     for numbers in (0..TOMBSTONES).collect::<Vec<_>>().chunks(100) {
         let changes = numbers.iter().map(|number| tombstone(*number)).collect();
         for ended in store.commit(Class::Fresh, changes) {
@@ -58,6 +54,75 @@ fn tombstones_go_without_a_look_through_all_volumes_for_each() {
         }
     }
     now.fetch_add(100_000, Ordering::Relaxed);
+    store
+}
+
+/// As many as a volume of a real store has are millions.
+#[test]
+fn tombstones_go_in_steps() {
+    let root = tempfile::tempdir().unwrap();
+    let now = Arc::new(AtomicU64::new(1_000_000));
+    let store = filled(root.path(), &now);
+    let mut upkeep = Upkeep::new(store.clone());
+    let (first, mut most) = (store.index.size().objects, 0);
+    loop {
+        let before = store.index.size().objects;
+        let is_more = upkeep.compact().unwrap();
+        most = most.max(before - store.index.size().objects);
+        if !is_more {
+            break;
+        }
+    }
+    let gone = first - store.index.size().objects;
+    assert!(gone > 1200, "{gone} of them went");
+    assert!(most <= STEP_ENTRIES as u64, "{most} in one step");
+    assert!(
+        store
+            .volumes
+            .all()
+            .iter()
+            .all(|volume| volume.take_ended().is_empty())
+    );
+}
+
+/// An object that is written while its tombstone is about to go is there afterwards.
+#[test]
+fn what_is_written_while_tombstones_go_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let now = Arc::new(AtomicU64::new(1_000_000));
+    let store = filled(root.path(), &now);
+    let mut upkeep = Upkeep::new(store.clone());
+    let (mut number, mut written) = (0, Vec::new());
+    loop {
+        let is_more = upkeep.compact().unwrap();
+        let mut again = tombstone(number);
+        let Change::Write(record) = &mut again else {
+            return;
+        };
+        // A newer one, as a PUT of the object would be.
+        record.timestamp = Timestamp::from_secs((now.load(Ordering::Relaxed)) + number);
+        let ended = store.commit(Class::Fresh, vec![again]).pop().unwrap();
+        assert_eq!(ended.unwrap(), Outcome::Written);
+        written.push(number);
+        number += 1;
+        if !is_more && number > 20 {
+            break;
+        }
+    }
+    for number in written {
+        let hash = ObjectHash(u128::from(number).to_be_bytes());
+        let entries = store.index.get(3, hash);
+        assert_eq!(entries.len(), 1, "{number}");
+        assert!(store.read(3, hash, entries[0].place).is_ok(), "{number}");
+    }
+}
+
+/// The committer waits while they go: a look through all volumes for each of them would be long.
+#[test]
+fn tombstones_go_without_a_look_through_all_volumes_for_each() {
+    let root = tempfile::tempdir().unwrap();
+    let now = Arc::new(AtomicU64::new(1_000_000));
+    let store = filled(root.path(), &now);
     let before = store.index.size().objects;
     store.volumes.looks.store(0, Ordering::Relaxed);
     let mut upkeep = Upkeep::new(store.clone());

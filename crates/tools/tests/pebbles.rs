@@ -1,0 +1,184 @@
+//! `cairn pebbles` over the volumes of a device that an engine has written.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_disk::engine::Upkeep;
+use cairn_disk::{
+    Devices, DevicesConfig, Disk, Durability, FallocateReserve, Metadata, ObjectEngine, ObjectKey,
+};
+use cairn_pebbles::{PebblesConfig, PebblesEngine};
+use cairn_tools::pebbles::{PebblesCommand, run};
+use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
+use clap::Parser;
+use md5::{Digest, Md5};
+
+const LARGE: usize = 2_000_000;
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: PebblesCommand,
+}
+
+/// The output of a command, and whether all is sound.
+fn call(words: &[&str]) -> anyhow::Result<(bool, String)> {
+    let words = std::iter::once("pebbles").chain(words.iter().copied());
+    let command = Arguments::try_parse_from(words)?.command;
+    let mut out = Vec::new();
+    let is_sound = run(command, &mut out)?;
+    Ok((is_sound, String::from_utf8_lossy(&out).into_owned()))
+}
+
+fn hash_path() -> HashPath {
+    HashPath::new("", "test")
+}
+
+fn disk_in(root: &Path) -> Disk {
+    std::fs::create_dir_all(root.join("d")).unwrap();
+    let mut config = DevicesConfig::new(root);
+    config.mount_check = false;
+    config.fallocate_reserve = FallocateReserve::Bytes(0);
+    Devices::new(config).get("d").unwrap().disk().unwrap()
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey {
+        policy: PolicyIndex(0),
+        partition: 7,
+        hash: hash_path().hash("a", Some("c"), Some(name)),
+        name: format!("/a/c/{name}").into(),
+    }
+}
+
+fn put(engine: &PebblesEngine, disk: &Disk, name: &str, body: &[u8]) {
+    let metadata: Metadata = [
+        ("X-Timestamp", Timestamp::from_secs(1_000_000).internal()),
+        ("Content-Length", body.len().to_string()),
+        ("ETag", ObjectHash(Md5::digest(body).into()).hex()),
+    ]
+    .into_iter()
+    .collect();
+    let body = Bytes::copy_from_slice(body);
+    let step = engine.put_small(disk, &key(name), body, metadata, Durability::AtOnce);
+    step.unwrap().finish(disk).unwrap();
+}
+
+#[test]
+fn volumes_are_listed_checked_and_read() {
+    let root = tempfile::tempdir().unwrap();
+    let disk = disk_in(root.path());
+    let config = PebblesConfig {
+        volume_bytes: 16 << 20,
+        ..PebblesConfig::default()
+    };
+    let engine = PebblesEngine::new(hash_path(), &PolicySet::single(), config, Arc::default());
+    put(&engine, &disk, "small/one", b"a small body");
+    put(&engine, &disk, "large", &vec![7; LARGE]);
+    put(&engine, &disk, "gone", b"x");
+    let deleted = Timestamp::from_secs(1_000_001);
+    let step = engine.delete(&disk, &key("gone"), deleted, None);
+    step.unwrap().finish(&disk).unwrap();
+    let device = root.path().join("d");
+    let device = device.to_str().unwrap();
+    // A server has them open.
+    for words in [["ls", device, "--json"], ["check", device, device]] {
+        let refused = format!("{:#}", call(&words).unwrap_err());
+        assert!(
+            refused.contains("a process serves these volumes"),
+            "{refused}"
+        );
+    }
+    engine.shutdown();
+
+    let (_, listed) = call(&["ls", device]).unwrap();
+    let mut lines: Vec<Vec<&str>> = listed
+        .lines()
+        .map(|line| line.split('\t').collect())
+        .collect();
+    lines.sort_by_key(|line| line[4]);
+    let parts = |line: &Vec<&str>| line[..3].join(" ") + " " + line[4];
+    assert_eq!(
+        lines.iter().map(parts).collect::<Vec<_>>(),
+        [
+            "tombstone 0001000001.00000 0 /a/c/gone",
+            "data 0001000000.00000 2000000 /a/c/large",
+            "data 0001000000.00000 12 /a/c/small/one",
+        ]
+    );
+    assert!(lines.iter().all(|line| line[3].split_once(':').is_some()));
+    let (_, listed) = call(&["ls", "--json", device]).unwrap();
+    let values: Vec<serde_json::Value> = listed
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let one = values
+        .iter()
+        .find(|value| value["object"] == "small/one")
+        .unwrap();
+    assert_eq!(
+        (&one["account"], &one["container"]),
+        (&"a".into(), &"c".into())
+    );
+    assert_eq!((&one["bytes"], &one["kind"]), (&12.into(), &"data".into()));
+
+    let (is_sound, text) = call(&["check", device]).unwrap();
+    assert!(is_sound, "{text}");
+    assert_eq!(
+        call(&["cat", device, "/a/c/small/one"]).unwrap().1,
+        "a small body"
+    );
+    let hash = key("large").hash.hex();
+    assert_eq!(call(&["cat", device, &hash]).unwrap().1.len(), LARGE);
+    for object in ["/a/c/gone", "/a/c/never"] {
+        let missing = call(&["cat", device, object]).unwrap_err().to_string();
+        assert!(missing.contains("no content of"), "{missing}");
+    }
+    let unclear = call(&["cat", device, "one"]).unwrap_err().to_string();
+    assert!(
+        unclear.contains("OBJECT") && unclear.contains("\"one\""),
+        "{unclear}"
+    );
+    let none = call(&["ls", root.path().to_str().unwrap()]).unwrap_err();
+    assert!(none.to_string().contains("no folder pebbles"), "{none}");
+    damage_is_found(Path::new(device));
+}
+
+fn damage_is_found(device: &Path) {
+    let store = device.join("pebbles");
+    let large = std::fs::read_dir(store.join("large"))
+        .unwrap()
+        .next()
+        .unwrap();
+    let large = large.unwrap().path();
+    let mut bytes = std::fs::read(&large).unwrap();
+    bytes[1000] ^= 1;
+    std::fs::write(&large, &bytes).unwrap();
+    let device = device.to_str().unwrap();
+    let (is_sound, text) = call(&["check", device]).unwrap();
+    assert!(!is_sound && text.contains("do not match"), "{text}");
+    bytes[1000] ^= 1;
+    std::fs::write(&large, &bytes).unwrap();
+    assert!(call(&["check", device]).unwrap().0);
+    for slot in 0..5 {
+        let path = store.join(format!("volume-{slot:05}"));
+        let Ok(mut bytes) = std::fs::read(&path) else {
+            continue;
+        };
+        let at = bytes.windows(12).position(|bytes| bytes == b"a small body");
+        let Some(at) = at else {
+            continue;
+        };
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let (is_sound, text) = call(&["check", device]).unwrap();
+    assert!(!is_sound && text.contains("1 damaged"), "{text}");
+    let unread = format!(
+        "{:#}",
+        call(&["cat", device, "/a/c/small/one"]).unwrap_err()
+    );
+    assert!(unread.contains("does not match"), "{unread}");
+}
