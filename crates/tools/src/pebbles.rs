@@ -1,7 +1,7 @@
 //! `cairn pebbles`: inspection of a device's volumes, read-only, while no server has them open.
 
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_pebbles::inspect::{self, Inspected};
@@ -42,7 +42,7 @@ pub struct Devices {
 
 impl Devices {
     fn stores(&self) -> Result<Vec<Inspected>> {
-        let stores = self.devices.iter().map(open);
+        let stores = self.devices.iter().map(|device| open(device));
         Ok(stores
             .collect::<Result<Vec<_>>>()?
             .into_iter()
@@ -51,7 +51,7 @@ impl Devices {
     }
 }
 
-fn open(device: &PathBuf) -> Result<Vec<Inspected>> {
+fn open(device: &Path) -> Result<Vec<Inspected>> {
     let stores = inspect::open(device);
     let device = device.display();
     let stores = stores.with_context(|| format!("cannot read {device}"))?;
@@ -204,7 +204,7 @@ fn check(devices: &Devices, out: &mut impl Write) -> Result<bool> {
     Ok(is_sound)
 }
 
-fn cat(device: &PathBuf, object: &str, out: &mut impl Write) -> Result<()> {
+fn cat(device: &Path, object: &str, out: &mut impl Write) -> Result<()> {
     let asked = ObjectHash::from_hex(object);
     if asked.is_none() && !object.starts_with('/') {
         bail!(

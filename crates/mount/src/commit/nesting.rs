@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt};
 
-use super::{Committer, Limits, Target, file_id};
+use super::{Committer, Limits, Target};
 use crate::content::Layout;
 use crate::nested::{Nested, bytes_of, cut, is_same, whole};
+use crate::store::file_id;
 use crate::store::{Expect, Headers, Part, Result, Segment, Store, StoreError, Why};
 
 const SUFFIX: &str = ".parts";
