@@ -149,7 +149,7 @@ mod tests {
             ("10.0.0.5", &["192.0.2.7"][..], Some("192.0.2.7")),
             ("::ffff:10.0.0.5", &["192.0.2.7"], Some("192.0.2.7")),
             ("fd12::1", &["2001:db8::7"], Some("2001:db8::7")),
-            // What the client itself sent stands before what proxies append.
+            // Addresses that the client itself sent stand before those that proxies append.
             ("10.0.0.5", &["6.6.6.6, 192.0.2.7"], Some("192.0.2.7")),
             ("10.0.0.5", &["6.6.6.6", "192.0.2.7"], Some("192.0.2.7")),
             (

@@ -7,6 +7,7 @@
 //!
 //! Layer 2: may depend on `types` only. Nothing here knows accounts, rings or disks.
 
+pub mod addresses;
 pub mod audit;
 pub mod blocks;
 pub mod body;

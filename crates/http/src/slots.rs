@@ -15,7 +15,7 @@
 //! as the waiting request's address.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +25,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
 use tracing::warn;
 
+use crate::addresses::customer;
 use crate::progress::{Progress, Waiting};
 
 /// Minimum time without a request after which a connection may lose its slot.
@@ -111,7 +112,7 @@ impl Slots {
     /// Registers a new connection, with a slot or waiting for one.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Slot {
         let occupant = Arc::new(Occupant {
-            address: Mutex::new(group(address)),
+            address: Mutex::new(customer(address)),
             progress,
             closes: Notify::new(),
             ends: Notify::new(),
@@ -299,7 +300,7 @@ impl Occupant {
 impl Slot {
     /// Sets the client's address, if a proxy in front of us reports it.
     pub(crate) fn set_address(&self, address: IpAddr) {
-        let address = group(address);
+        let address = customer(address);
         if self.occupant.address() == address {
             return;
         }
@@ -377,17 +378,6 @@ fn slowness(waiting: Waiting) -> Option<Duration> {
         Waiting::No => None,
         Waiting::Idle(time) => (time >= IDLE_MIN).then_some(time),
         Waiting::Stalled(time) => (time >= STALLED_MIN).then_some(time),
-    }
-}
-
-/// The group that shares slots and memory: an address, or for IPv6 the /64 network of one customer.
-pub(crate) fn group(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let network = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from(network))
-        }
-        address => address,
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::slots::group;
+use crate::addresses::customer;
 
 pub(crate) use reserved::is_needed;
 pub use reserved::{NoRoom, Reserved};
@@ -46,7 +46,7 @@ pub(crate) struct Account {
 
 impl Account {
     pub(crate) fn open(address: IpAddr) -> Account {
-        let address = group(address);
+        let address = customer(address);
         let mut all = ADDRESSES.lock();
         let connected = all.entry(address).or_insert_with(|| Connected {
             connections: 0,

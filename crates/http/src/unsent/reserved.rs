@@ -17,7 +17,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::slots::group;
+use crate::addresses::customer;
 
 /// Maximum bytes reserved at once.
 const RESERVED_MAX_BYTES: usize = 128 << 20;
@@ -208,7 +208,7 @@ impl Reserved {
     /// Reserves this many bytes for a client, which is `None` for a caller within the process. A
     /// part larger than half of the maximum reserves that half.
     pub async fn take(client: Option<IpAddr>, bytes: usize) -> Result<Reserved, NoRoom> {
-        let client = client.map(group);
+        let client = client.map(customer);
         let bytes = bytes.min(RESERVED_MAX_BYTES / 2);
         let mut reserved = Reserved {
             client,
@@ -376,7 +376,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_network_of_one_customer_is_one_client() {
-        let of = |text: &str| group(text.parse().unwrap());
+        let of = |text: &str| customer(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::2:3"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }

@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use cairn_http::addresses::customer;
 use parking_lot::{Mutex, MutexGuard};
 
 /// Failures of one user from one address before the next attempt must wait.
@@ -30,13 +31,7 @@ pub struct Address(IpAddr);
 
 impl Address {
     pub fn of(address: IpAddr) -> Address {
-        Address(match address.to_canonical() {
-            IpAddr::V6(v6) => {
-                let network = u128::from(v6) >> 64 << 64;
-                IpAddr::V6(Ipv6Addr::from(network))
-            }
-            v4 => v4,
-        })
+        Address(customer(address))
     }
 }
 
