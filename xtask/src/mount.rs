@@ -99,13 +99,9 @@ impl Mount {
         Ok(Mount { dir, process })
     }
 
-    /// Sends SIGTERM; an error if the program does not end by itself.
+    /// Sends SIGTERM; an error if the program does not end by itself, with all that it has to upload.
     fn stop(mut self) -> Result<()> {
-        ensure!(
-            self.process.stop(),
-            "the mount did not end:\n{}",
-            self.process.log_tail()
-        );
+        self.ended_within(Duration::from_secs(60))?;
         ensure!(
             !is_mounted(&self.dir),
             "{} is still mounted",
@@ -113,11 +109,13 @@ impl Mount {
         );
         Ok(())
     }
-}
 
-impl Mount {
     /// Sends SIGTERM and returns the exit code; an error if it takes longer than `time`.
     fn stop_within(mut self, time: Duration) -> Result<Option<i32>> {
+        self.ended_within(time)
+    }
+
+    fn ended_within(&mut self, time: Duration) -> Result<Option<i32>> {
         self.process.signal(Signal::TERM);
         let deadline = Instant::now() + time;
         while Instant::now() < deadline {
