@@ -251,6 +251,24 @@ fn fill(store: &Store, numbers: std::ops::Range<u64>, seconds: u64) {
     }
 }
 
+/// Takes an object of second ten out of the index.
+fn removal(n: u64) -> Change {
+    Change::Remove {
+        kind: Kind::Removed,
+        partition: PARTITION,
+        hash: hash(n),
+        fragment: None,
+        expected: Expected::UpTo(Timestamp::from_secs(10)),
+        name: Bytes::new(),
+        reason: Bytes::new(),
+    }
+}
+
+/// Whether a volume is to be compacted.
+fn below_half(volume: &Arc<cairn_pebbles::volume::Volume>) -> bool {
+    volume.live() + volume.written().removals < volume.used() / 2
+}
+
 #[test]
 fn a_removal_moves_with_what_was_written_since() {
     let setup = Setup::new();
@@ -260,15 +278,7 @@ fn a_removal_moves_with_what_was_written_since() {
     put(&store, 0, 11, 3900);
     put(&store, 1, 11, 3900);
     put(&store, 500, 10, 50_000);
-    let remove = Change::Remove {
-        kind: Kind::Removed,
-        partition: PARTITION,
-        hash: hash(500),
-        fragment: None,
-        expected: Expected::UpTo(Timestamp::from_secs(10)),
-        name: Bytes::new(),
-        reason: Bytes::new(),
-    };
+    let remove = removal(500);
     put(&store, 501, 10, 200_000);
     assert_eq!(commit(&store, remove).unwrap(), Outcome::Written);
     put(&store, 501, 11, 150_000);
@@ -277,9 +287,6 @@ fn a_removal_moves_with_what_was_written_since() {
     put(&store, 503, 10, 200_000);
     put(&store, 501, 12, 100_000);
     let mut upkeep = Upkeep::new(store.clone());
-    let below_half = |volume: &Arc<cairn_pebbles::volume::Volume>| {
-        volume.live() + volume.written().removals < volume.used() / 2
-    };
     assert!(store.sealed().iter().any(below_half));
     compact(&mut upkeep);
     assert!(!store.sealed().iter().any(below_half), "it is left");
@@ -297,15 +304,7 @@ fn a_removal_moves_with_more_than_a_batch_holds() {
     put(&store, 0, 11, 3900);
     put(&store, 1, 11, 3900);
     put(&store, 500, 10, 150_000);
-    let remove = Change::Remove {
-        kind: Kind::Removed,
-        partition: PARTITION,
-        hash: hash(500),
-        fragment: None,
-        expected: Expected::UpTo(Timestamp::from_secs(10)),
-        name: Bytes::new(),
-        reason: Bytes::new(),
-    };
+    let remove = removal(500);
     put(&store, 501, 10, 40_000);
     assert_eq!(commit(&store, remove).unwrap(), Outcome::Written);
     put(&store, 501, 11, 150_000);
@@ -315,9 +314,6 @@ fn a_removal_moves_with_more_than_a_batch_holds() {
     put(&store, 503, 10, 200_000);
     put(&store, 501, 12, 100_000);
     let mut upkeep = Upkeep::new(store.clone());
-    let below_half = |volume: &Arc<cairn_pebbles::volume::Volume>| {
-        volume.live() + volume.written().removals < volume.used() / 2
-    };
     assert!(store.sealed().iter().any(below_half));
     for _ in 0..300 {
         if matches!(upkeep.compact(), Ok(false)) {
