@@ -207,7 +207,10 @@ export function namedTicks(values: number[], name: (value: number) => string): {
   return found;
 }
 
-/** Round values for an axis from `low` to `high`, about `wanted` of them. */
+/**
+ * Round values for an axis from `low` to `high`, about `wanted` of them. Reports have ticks of their own
+ * (`crates/lab/src/plot/scale.rs`): theirs are drawn once, where no browser is; these at every zoom.
+ */
 export function ticks(low: number, high: number, wanted: number): number[] {
   if (!(high > low)) return [low];
   const raw = (high - low) / Math.max(1, wanted);

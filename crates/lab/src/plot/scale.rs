@@ -1,5 +1,9 @@
 //! Axes: their range, ticks and labels. Ticks are at round numbers; a logarithmic axis has ticks at
 //! decades (or powers of two); units are chosen so that the largest number is short.
+//!
+//! The console has ticks of its own (`console/src/series.ts`): its charts are laid out anew in the browser
+//! at each zoom and each second of a live run, where this code is not; those of reports are fixed, as wide
+//! as a column, and have scales (`Log2`, `Tail`) that no live chart has.
 
 /// Distribution of numbers along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
