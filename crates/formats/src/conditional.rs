@@ -177,11 +177,11 @@ mod tests {
         assert!(!EntityTags::parse("").contains(""));
     }
 
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
     #[test]
-    fn verdicts() {
-        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
-        assert_eq!(parse_date(date), Some(784_111_777));
-        let none = Conditions::default();
+    fn dates() {
+        assert_eq!(parse_date(DATE), Some(784_111_777));
         for lenient in [
             "Mon, 06 Nov 1994 08:49:37 GMT",
             "06 Nov 1994 08:49:37",
@@ -200,6 +200,12 @@ mod tests {
         ] {
             assert_eq!(parse_date(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn verdicts() {
+        let date = DATE;
+        let none = Conditions::default();
         type Case<'a> = (Conditions<'a>, u64, Verdict);
         let cases: [Case; 9] = [
             (none, 5, Verdict::Proceed),

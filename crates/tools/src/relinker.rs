@@ -168,7 +168,13 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
     let workers = called.workers.filter(|workers| *workers > 0);
     let workers = workers.unwrap_or(names.len()).clamp(1, 256);
     let totals = work(&tasks, &devices, &names, workers)?;
-    let code = u8::from(totals.errors > 0);
+    let code = log_totals(called.step, &totals);
+    recon.end(code);
+    Ok(code)
+}
+
+/// Logs what was done; returns the program's exit code.
+fn log_totals(step: Step, totals: &Totals) -> u8 {
     let Totals {
         hash_dirs,
         files,
@@ -176,17 +182,16 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
         removed,
         errors,
     } = totals;
-    let step = called.step.name();
-    let said = format!(
+    let step = step.name();
+    let summary = format!(
         "[step={step}] {hash_dirs} hash dirs processed ({files} files, {linked} linked, {removed} \
          removed, {errors} errors)"
     );
-    match code {
-        0 => info!("{said}"),
-        _ => warn!("{said}"),
+    match errors {
+        0 => info!("{summary}"),
+        _ => warn!("{summary}"),
     }
-    recon.end(code);
-    Ok(code)
+    u8::from(*errors > 0)
 }
 
 /// The engine of a policy; `None` if it lacks the capability, which is logged.

@@ -232,6 +232,19 @@ impl Driver {
         runtime.block_on(Target::open(access, &self.options))
     }
 
+    /// Threads for this many workers: one each where a target's operations block.
+    fn threads_of(&self, work: &Work, count: u32, target: &Target) -> Result<u32, String> {
+        match target.blocks() {
+            true if count > THREADS_MAX => Err(format!(
+                "work {}: {count} workers on one host need as many threads; at most \
+                 {THREADS_MAX}: use more drivers",
+                work.name
+            )),
+            true => Ok(count),
+            false => Ok(count.min(self.threads)),
+        }
+    }
+
     fn start(
         &self,
         number: u32,
@@ -249,17 +262,7 @@ impl Driver {
         };
         let (first, count) = share.of(u64::from(work.workers));
         let (first, count) = (first as u32, count as u32);
-        let threads = match target.blocks() {
-            true if count > THREADS_MAX => {
-                return Err(format!(
-                    "work {}: {count} workers on one host need as many threads; at most \
-                     {THREADS_MAX}: use more drivers",
-                    work.name
-                ));
-            }
-            true => count,
-            false => count.min(self.threads),
-        };
+        let threads = self.threads_of(&work, count, &target)?;
         let recorders = threads.min(self.threads.max(1));
         let mut mix = Rng::fork(self.seed, u64::from(number));
         let seed = Rng::fork(mix.next_u64(), u64::from(index)).next_u64();
@@ -317,16 +320,7 @@ impl Driver {
                 .map_err(|error| format!("work {}: no thread to be had: {error}", work.name))?;
             handles.push(handle);
         }
-        let special = match work.kind {
-            WorkKind::Main | WorkKind::Delay => work.total_ops,
-            _ => {
-                let sum = Drawer::special_total(&work)
-                    .into_iter()
-                    .reduce(u64::saturating_add);
-                sum.filter(|&sum| sum < u64::MAX)
-            }
-        };
-        let total = special.map(|total| share.of(total).1);
+        let total = operations_of(&work).map(|total| share.of(total).1);
         Ok(Running {
             index,
             shared,
@@ -335,6 +329,18 @@ impl Driver {
             total,
             done: false,
         })
+    }
+}
+
+/// Operations of a work on all drivers, where their number is known.
+fn operations_of(work: &Work) -> Option<u64> {
+    match work.kind {
+        WorkKind::Main | WorkKind::Delay => work.total_ops,
+        _ => {
+            let totals = Drawer::special_total(work).into_iter();
+            let sum = totals.reduce(u64::saturating_add);
+            sum.filter(|&sum| sum < u64::MAX)
+        }
     }
 }
 

@@ -128,7 +128,11 @@ fn all_keys() {
         prepare.operations[0].sizes,
         Some(Selector::Constant(64_000))
     );
+}
 
+#[test]
+fn all_keys_of_an_open_loop() {
+    let plan = plan(WHOLE);
     let open = &plan.stages[2].works[0];
     assert_eq!(open.runtime, Some(Duration::from_secs(600)));
     assert_eq!(
@@ -191,7 +195,11 @@ fn all_keys() {
     );
     assert_eq!(write.headers["X-Delete-After"], "60");
     assert_eq!(write.range, None);
+}
 
+#[test]
+fn all_keys_of_a_closed_loop() {
+    let plan = plan(WHOLE);
     let pool = &plan.stages[3].works[0];
     let think = Think::Uniform {
         low: Duration::from_millis(50),

@@ -211,8 +211,7 @@ fn container_header(secret_id: &SecretId) -> String {
     let Some(id) = secret_id else {
         return format!("{CONTAINER_PREFIX}{NO_ID}");
     };
-    let hex: String = id.bytes().map(|byte| format!("{byte:02x}")).collect();
-    format!("{CONTAINER_PREFIX}{hex}")
+    format!("{CONTAINER_PREFIX}{}", cairn_types::hex::encode(id))
 }
 
 fn secret_id_of(text: &str) -> Option<SecretId> {

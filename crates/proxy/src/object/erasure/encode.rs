@@ -140,6 +140,5 @@ impl Sums {
 }
 
 fn hex(sum: Md5) -> String {
-    let digest = sum.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    cairn_types::hex::encode(sum.finalize())
 }
