@@ -15,9 +15,9 @@ use cairn_formats::pickle::{self, Value};
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
 use crate::device_pool::Disk;
+use crate::diskfile::suffix_hashes::{is_suffix, list, read_small_file};
 use crate::error::DiskError;
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{is_suffix, list, read_small_file};
 
 /// A container update.
 #[derive(Clone, Debug, Default, PartialEq)]

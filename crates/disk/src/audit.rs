@@ -14,13 +14,13 @@ use std::os::fd::AsFd;
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::diskfile::quarantine::{HashDir, QuarantineExtent};
+use crate::diskfile::suffix_hashes::{invalidate, list, read_small_file};
 use crate::engine::{Audited, ObjectId, ObjectState, OpenOptions};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
 use crate::overflow::is_older_than;
 use crate::replication::{list_hashes, list_suffixes, names_of, state_of};
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_file};
-use crate::suffix_hashes::{invalidate, list, read_small_file};
 
 fn status_name(kind: &str) -> String {
     format!("auditor_status_{kind}.json")
@@ -194,9 +194,9 @@ mod tests {
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::diskfile::DiskFileConfig;
+    use crate::diskfile::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
     use crate::engine::PartitionKey;
     use crate::replication::remove_unchanged;
-    use crate::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
     use cairn_types::{HashPath, PolicySet};
 
     /// Creates the device `d` in a folder.

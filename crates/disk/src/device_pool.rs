@@ -12,6 +12,7 @@
 mod caretaker;
 mod config;
 mod root;
+pub mod steps;
 pub(crate) mod touched;
 
 use std::collections::HashMap;
@@ -20,8 +21,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -31,17 +32,18 @@ use cairn_device::{
 };
 use cairn_types::ObjectHash;
 use futures_channel::oneshot;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::{DeviceError, DiskError};
 use crate::hot::{FileIdentity, Recent, Verified};
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::room::{self, DeviceRoom, Room};
-use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
 use caretaker::Readmission;
 pub use config::{DevicesConfig, FallocateReserve};
 use root::{OpenRoot, Root};
+use steps::Step;
 use touched::InlineReadGate;
 
 /// Capacity of the cache of verified checksums per device: two megabytes.
@@ -80,7 +82,7 @@ impl Devices {
     /// # Errors
     /// `Unmounted` for a device never seen before that does not exist.
     pub fn get(&self, name: &str) -> Result<Arc<Device>, DeviceError> {
-        let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.devices.read();
         if let Some(device) = known.get(name) {
             return Ok(device.clone());
         }
@@ -91,13 +93,13 @@ impl Devices {
         }
         // Accesses the disk, which may hang: not under the lock. Threads start with the first job.
         let new = Arc::new(Device::new(name, self.config.clone()));
-        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = self.devices.write();
         Ok(devices.entry(name.to_owned()).or_insert(new).clone())
     }
 
     /// Devices opened so far, by name.
     pub fn known(&self) -> Vec<Arc<Device>> {
-        let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.devices.read();
         let mut known: Vec<_> = known.values().cloned().collect();
         known.sort_by(|a, b| a.name().cmp(b.name()));
         known
@@ -120,7 +122,7 @@ impl Devices {
 
     /// Completes queued jobs, refuses others, and joins all threads.
     pub fn shutdown(&self) {
-        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = self.devices.write();
         let all: Vec<_> = devices.drain().map(|(_, device)| device).collect();
         drop(devices);
         for device in all {
@@ -429,7 +431,7 @@ impl DeviceState {
     }
 
     fn is_log_due(&self, now: Instant) -> bool {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         let is_due = logged.is_none_or(|at| now >= at + LOG_INTERVAL);
         if is_due {
             *logged = Some(now);
@@ -582,9 +584,7 @@ impl Disk {
             .bytes()
             .fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
         let locks = &self.state.partition_locks;
-        locks[hash % locks.len()]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locks[hash % locks.len()].lock()
     }
 }
 

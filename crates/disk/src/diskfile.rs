@@ -6,6 +6,7 @@ mod metadata;
 mod open;
 pub(crate) use look::{read_range, read_with};
 pub(crate) mod quarantine;
+pub mod suffix_hashes;
 mod write;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
+use crate::device_pool::steps::Step;
 use crate::engine::{
     Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, Seen, Suspect,
 };
@@ -28,7 +30,6 @@ use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir,
 };
 use crate::staged_file::{open_dir, remove_dir, remove_file};
-use crate::steps::Step;
 use crate::{Metadata, overflow};
 use quarantine::{HashDir, QuarantineExtent};
 

@@ -22,7 +22,6 @@
 mod audit;
 mod content;
 mod handover;
-mod info;
 mod inventory;
 mod key;
 mod object;
@@ -37,11 +36,11 @@ use std::sync::Arc;
 
 use cairn_types::{PolicyIndex, PolicySet, StoragePolicy};
 
+pub use crate::object_info::{FragmentInfo, InfoError, ObjectInfo, OpenOptions};
 pub use audit::{Audit, Audited};
 pub(crate) use content::{Check, PageCache, Source};
 pub use content::{Content, StoredContent};
 pub use handover::{Contents, Handover, ObjectState, Purge, ReplicationLock, Reverted};
-pub use info::{FragmentInfo, InfoError, ObjectInfo, OpenOptions};
 pub use inventory::{Inventory, Sendable};
 pub use key::{ObjectId, ObjectKey, PartitionKey, Suspect};
 pub use object::{Durability, ObjectEngine, ObjectWriter, OpenObject, Seen};

@@ -6,7 +6,7 @@ use cairn_types::Timestamp;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::engine::ObjectInfo;
+use crate::object_info::ObjectInfo;
 
 /// Action of errors in reading a directory.
 pub(crate) const LIST: &str = "list";

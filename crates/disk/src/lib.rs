@@ -14,12 +14,14 @@ mod diskfile;
 pub mod engine;
 pub mod error;
 mod file_content;
+mod file_ops;
 mod hot;
 pub mod inspect;
 pub mod layout;
 pub mod machine;
 mod made_dirs;
 pub mod metadata;
+mod object_info;
 mod overflow;
 mod partition_lock;
 pub mod reader;
@@ -28,13 +30,13 @@ pub mod replication;
 pub mod room;
 mod seam;
 pub mod staged_file;
-pub mod steps;
-pub mod suffix_hashes;
 mod unreadable;
 mod xattr;
 
-pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};
-pub use diskfile::{DiskFileConfig, DiskFileEngine};
+pub use device_pool::{
+    BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve, steps,
+};
+pub use diskfile::{DiskFileConfig, DiskFileEngine, suffix_hashes};
 pub use engine::{
     Durability, Engine, Engines, FragmentInfo, ObjectEngine, ObjectId, ObjectInfo, ObjectKey,
     ObjectWriter, OpenObject, OpenOptions, PartitionKey, Suspect,

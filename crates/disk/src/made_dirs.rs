@@ -8,7 +8,8 @@
 //! on the file system's journal to keep names in the order of creation.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Maximum entries. Those of failed creators stay until another writer uses the directory. Beyond
 /// the limit every directory counts as not durable.
@@ -92,7 +93,7 @@ impl MadeDirs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

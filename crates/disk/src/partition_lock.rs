@@ -2,10 +2,10 @@
 //! servers hold around changes to `hashes.pkl` and `hashes.invalid`.
 
 use std::os::fd::OwnedFd;
-use std::sync::MutexGuard;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 

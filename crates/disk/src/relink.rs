@@ -13,13 +13,13 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
+use crate::diskfile::suffix_hashes::{invalidating_durably, note_durably};
 use crate::engine::{Collision, Move, OldNames, Relinked};
 use crate::error::DiskError;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::replication::{OBJECTS_PER_LOCK_MAX, list_suffixes, names_of};
 use crate::staged_file::{self, Linked, move_aside, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{invalidating_durably, note_durably};
 
 /// Files of a partition that are not objects'; the locks last.
 const PARTITION_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
+use crate::diskfile::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 use crate::engine::{
     Contents, ObjectEngine, ObjectKey, ObjectState, OpenOptions, Purge, ReplicationLock, Reverted,
     Sendable,
@@ -26,7 +27,6 @@ use crate::layout::{FileEntry, FileKind, FragmentChoice, OnDiskFiles, hash_dir, 
 use crate::overflow::is_older_than;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 
 /// Partitions of a policy on this disk, in order. Creates the policy's directory, into which rsync
 /// writes, and removes files in place of partitions.

@@ -11,6 +11,7 @@ use cairn_types::{ObjectHash, PolicyIndex};
 
 use crate::device_pool::{Device, Disk};
 use crate::diskfile::DiskFileEngine;
+use crate::diskfile::suffix_hashes;
 use crate::engine::{
     Audit, Audited, Collision, Contents, Engine, Handover, Hashed, Inventory, Move, ObjectId,
     ObjectState, OldNames, OpenOptions, PartitionKey, Purge, Relinked, Relinking, ReplicationLock,
@@ -18,7 +19,7 @@ use crate::engine::{
 };
 use crate::error::DiskError;
 use crate::layout::{FragmentChoice, partition_dir};
-use crate::{audit, relink, replication, suffix_hashes};
+use crate::{audit, relink, replication};
 
 impl Engine for DiskFileEngine {
     fn name(&self) -> &'static str {

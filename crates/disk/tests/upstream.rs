@@ -119,10 +119,7 @@ impl World {
 
     fn put(&self, object: &str, body: &'static str, seconds: u64, more: &[(&str, &str)]) {
         use md5::{Digest, Md5};
-        let etag = Md5::digest(body)
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let etag = cairn_types::hex::encode(Md5::digest(body));
         let mut metadata: Metadata = [
             ("X-Timestamp", Timestamp::from_secs(seconds).internal()),
             ("Content-Type", "text/plain".to_owned()),

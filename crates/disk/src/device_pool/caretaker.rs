@@ -27,9 +27,9 @@ use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{DeviceState, Devices, Disk};
+use crate::file_ops::{fsync, remove_file, unique};
 use crate::hot::FileIdentity;
 use crate::room;
-use crate::staged_file::{fsync, remove_file, unique};
 
 /// Maximum interval of the caretaker's rounds.
 const ROUND_INTERVAL_MAX: Duration = Duration::from_secs(1);
@@ -183,14 +183,14 @@ fn check(disk: &Disk) -> io::Result<()> {
     let mut written = unique().into_bytes();
     written.resize(CHECK_BYTES, b'.');
     file.write_all_at(&written, 0)?;
-    fsync(disk, file.as_fd())?;
+    fsync(disk.machine(), file.as_fd())?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
     drop(file);
     if read_back(disk)? != written {
         return Err(io::Error::other("what is read is not what was written"));
     }
     remove_file(disk.fd(), CHECK_FILE)?;
-    fsync(disk, disk.fd())
+    fsync(disk.machine(), disk.fd())
 }
 
 /// Content of the check's file on the device. Read past the page cache, of which the kernel may keep

@@ -7,11 +7,12 @@
 //! are lost with it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cairn_device::FileSystem;
+use parking_lot::MutexGuard;
 use rustix::fs::{Mode, OFlags, Stat};
 
 use super::{DeviceState, Disk};
@@ -83,7 +84,7 @@ impl DeviceState {
     }
 
     fn root(&self) -> MutexGuard<'_, Root> {
-        self.root.lock().unwrap_or_else(PoisonError::into_inner)
+        self.root.lock()
     }
 
     fn open_root(

@@ -236,11 +236,11 @@ struct Order(Arc<Mutex<Vec<&'static str>>>);
 
 impl Order {
     fn note(&self, what: &'static str) {
-        self.0.lock().unwrap().push(what);
+        self.0.lock().push(what);
     }
 
     fn seen(&self) -> Vec<&'static str> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }
 

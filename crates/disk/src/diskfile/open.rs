@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::{ObjectHash, PolicyIndex, SplitMix};
+use parking_lot::Mutex;
 use rustix::fs::RawDir;
 use rustix::io::Errno;
 
@@ -530,14 +531,11 @@ fn suspect(file: &FileIdentity) -> Suspect {
     }
 }
 
-/// Uniform in 0..100; good enough for sampling.
+/// Uniform in 0..100, for sampling.
 fn random_percent() -> f64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-    let x = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64 * 100.0
+    static DICE: Mutex<SplitMix> = Mutex::new(SplitMix::new(0));
+    let number = DICE.lock().number();
+    (number >> 11) as f64 / (1u64 << 53) as f64 * 100.0
 }
 
 struct Location<'a> {

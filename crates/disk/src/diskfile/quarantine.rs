@@ -13,12 +13,13 @@ use rustix::io::Errno;
 
 use super::open::list_entries;
 use crate::device_pool::Disk;
+use crate::diskfile::suffix_hashes::note_durably;
 use crate::engine::{ObjectKey, Suspect};
 use crate::error::{DiskError, LIST};
+use crate::file_ops::unique;
 use crate::layout::{FileEntry, FileKind, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
-use crate::staged_file::{move_aside, open_dir, unique};
-use crate::suffix_hashes::note_durably;
+use crate::staged_file::{move_aside, open_dir};
 
 /// Key of a hash directory.
 #[derive(Clone, Copy)]

@@ -12,11 +12,11 @@ use bytes::Bytes;
 
 use super::*;
 use crate::device_pool::{Device, Devices, DevicesConfig};
+use crate::diskfile::suffix_hashes::{get_hashes, read_hashes};
 use crate::engine::Content;
 use crate::hot::FileIdentity;
 use crate::layout::partition_dir;
 use crate::reader::{ObjectReader, block_on};
-use crate::suffix_hashes::{get_hashes, read_hashes};
 
 struct World {
     root: tempfile::TempDir,

@@ -10,6 +10,8 @@ use rustix::io::Errno;
 
 use super::{DiskFileEngine, SeenDir};
 use crate::device_pool::Disk;
+use crate::device_pool::steps::Step;
+use crate::diskfile::suffix_hashes::{invalidating, list};
 use crate::engine::{Durability, ObjectKey, ObjectWriter};
 use crate::error::DiskError;
 use crate::layout::{
@@ -21,8 +23,6 @@ use crate::overflow;
 use crate::staged_file::{
     Published, Renamed, Reserve, StagedFile, open_dir, remove_file, rename_in,
 };
-use crate::steps::Step;
-use crate::suffix_hashes::{invalidating, list};
 
 impl DiskFileEngine {
     pub(super) fn create_data(

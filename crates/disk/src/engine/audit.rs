@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use cairn_types::PolicyIndex;
 
-use super::info::OpenOptions;
 use super::key::{ObjectId, ObjectKey, PartitionKey};
 use super::object::OpenObject;
 use super::suffix_hash::SuffixHash;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
+use crate::object_info::OpenOptions;
 
 /// Result of auditing an object.
 pub enum Audited {

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use cairn_types::Timestamp;
 
 use super::content::Content;
-use super::info::{ObjectInfo, OpenOptions};
 use super::key::{ObjectKey, Suspect};
 use crate::device_pool::Disk;
+use crate::device_pool::steps::Step;
 use crate::error::DiskError;
 use crate::metadata::Metadata;
-use crate::steps::Step;
+use crate::object_info::{ObjectInfo, OpenOptions};
 
 /// Time from which a fragment of an erasure-coded object is valid. Objects of other policies are
 /// valid once they are on disk.

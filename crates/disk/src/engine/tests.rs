@@ -6,11 +6,11 @@ use std::thread;
 use cairn_types::{HashPath, PolicySet};
 
 use super::*;
+use crate::device_pool::steps::{Completion, Step};
 use crate::device_pool::{Device, Devices, DevicesConfig};
 use crate::diskfile::{DiskFileConfig, DiskFileEngine};
 use crate::error::{DeviceError, DiskError};
 use crate::reader::block_on;
-use crate::steps::{Completion, Step};
 
 fn device() -> (tempfile::TempDir, Arc<Device>) {
     let root = tempfile::tempdir().unwrap();

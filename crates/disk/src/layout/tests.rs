@@ -72,116 +72,120 @@ fn paths() {
     assert_eq!(partition_dir(PolicyIndex(2), 7), "objects-2/7");
 }
 
+/// Names of a directory's files, and which of them are data, metadata, content type and tombstone; those
+/// that are obsolete.
+type Choice = (
+    &'static [&'static str],
+    Option<&'static str>,
+    Option<&'static str>,
+    Option<&'static str>,
+    Option<&'static str>,
+    &'static [&'static str],
+);
+
+/// As OpenStack Swift's diskfile chooses.
+const CHOICES: &[Choice] = &[
+    (&[], None, None, None, None, &[]),
+    (&["9.data"], Some("9.data"), None, None, None, &[]),
+    (&["9.ts"], None, None, None, Some("9.ts"), &[]),
+    (&["9.ts", "8.ts"], None, None, None, Some("9.ts"), &["8.ts"]),
+    (
+        &["9.ts", "8.data", "7.meta"],
+        None,
+        None,
+        None,
+        Some("9.ts"),
+        &["8.data", "7.meta"],
+    ),
+    (
+        &["9.ts", "9.data"],
+        None,
+        None,
+        None,
+        Some("9.ts"),
+        &["9.data"],
+    ),
+    (
+        &["9.data", "8.ts", "8.data", "7.data"],
+        Some("9.data"),
+        None,
+        None,
+        None,
+        &["8.ts", "8.data", "7.data"],
+    ),
+    (
+        &["9.meta", "8.data", "7.meta"],
+        Some("8.data"),
+        Some("9.meta"),
+        None,
+        None,
+        &["7.meta"],
+    ),
+    (
+        &["9.data", "9.meta"],
+        Some("9.data"),
+        None,
+        None,
+        None,
+        &["9.meta"],
+    ),
+    (&["9.meta"], None, None, None, None, &[]),
+    // The newer metadata has the older content type: both are kept.
+    (
+        &["9+0.meta", "8+20.meta", "7.data"],
+        Some("7.data"),
+        Some("9+0.meta"),
+        Some("9+0.meta"),
+        None,
+        &["8+20.meta"],
+    ),
+    (
+        &["9-30d40.meta", "8+0.meta", "7.data"],
+        Some("7.data"),
+        Some("9-30d40.meta"),
+        Some("8+0.meta"),
+        None,
+        &[],
+    ),
+    // One time, two content types: the newer is kept.
+    (
+        &["9+0.meta", "9-1.meta", "7.data"],
+        Some("7.data"),
+        Some("9+0.meta"),
+        Some("9+0.meta"),
+        None,
+        &["9-1.meta"],
+    ),
+    (
+        &["9.meta", "9+5.meta", "7.data"],
+        Some("7.data"),
+        Some("9+5.meta"),
+        Some("9+5.meta"),
+        None,
+        &["9.meta"],
+    ),
+    // Others' files: a stray durable goes with what it was for, fragments stay.
+    (
+        &["9.data", "8.durable", "9.junk"],
+        Some("9.data"),
+        None,
+        None,
+        None,
+        &["8.durable", "9.junk"],
+    ),
+    (
+        &["9#1#d.data", "8#2.data", "hello"],
+        None,
+        None,
+        None,
+        None,
+        &[],
+    ),
+];
+
 #[test]
 fn chosen_as_upstream() {
-    // (files, data, meta, content type, tombstone, obsolete)
-    type Row<'a> = (
-        &'a [&'a str],
-        Option<&'a str>,
-        Option<&'a str>,
-        Option<&'a str>,
-        Option<&'a str>,
-        &'a [&'a str],
-    );
-    let rows: &[Row] = &[
-        (&[], None, None, None, None, &[]),
-        (&["9.data"], Some("9.data"), None, None, None, &[]),
-        (&["9.ts"], None, None, None, Some("9.ts"), &[]),
-        (&["9.ts", "8.ts"], None, None, None, Some("9.ts"), &["8.ts"]),
-        (
-            &["9.ts", "8.data", "7.meta"],
-            None,
-            None,
-            None,
-            Some("9.ts"),
-            &["8.data", "7.meta"],
-        ),
-        (
-            &["9.ts", "9.data"],
-            None,
-            None,
-            None,
-            Some("9.ts"),
-            &["9.data"],
-        ),
-        (
-            &["9.data", "8.ts", "8.data", "7.data"],
-            Some("9.data"),
-            None,
-            None,
-            None,
-            &["8.ts", "8.data", "7.data"],
-        ),
-        (
-            &["9.meta", "8.data", "7.meta"],
-            Some("8.data"),
-            Some("9.meta"),
-            None,
-            None,
-            &["7.meta"],
-        ),
-        (
-            &["9.data", "9.meta"],
-            Some("9.data"),
-            None,
-            None,
-            None,
-            &["9.meta"],
-        ),
-        (&["9.meta"], None, None, None, None, &[]),
-        // The newer metadata has the older content type: both are kept.
-        (
-            &["9+0.meta", "8+20.meta", "7.data"],
-            Some("7.data"),
-            Some("9+0.meta"),
-            Some("9+0.meta"),
-            None,
-            &["8+20.meta"],
-        ),
-        (
-            &["9-30d40.meta", "8+0.meta", "7.data"],
-            Some("7.data"),
-            Some("9-30d40.meta"),
-            Some("8+0.meta"),
-            None,
-            &[],
-        ),
-        // One time, two content types: the newer is kept.
-        (
-            &["9+0.meta", "9-1.meta", "7.data"],
-            Some("7.data"),
-            Some("9+0.meta"),
-            Some("9+0.meta"),
-            None,
-            &["9-1.meta"],
-        ),
-        (
-            &["9.meta", "9+5.meta", "7.data"],
-            Some("7.data"),
-            Some("9+5.meta"),
-            Some("9+5.meta"),
-            None,
-            &["9.meta"],
-        ),
-        // Others' files: a stray durable goes with what it was for, fragments stay.
-        (
-            &["9.data", "8.durable", "9.junk"],
-            Some("9.data"),
-            None,
-            None,
-            None,
-            &["8.durable", "9.junk"],
-        ),
-        (
-            &["9#1#d.data", "8#2.data", "hello"],
-            None,
-            None,
-            None,
-            None,
-            &[],
-        ),
-    ];
-    for (files, data, meta, content_type, tombstone, obsolete) in rows {
+    for (files, data, meta, content_type, tombstone, obsolete) in CHOICES {
         let chosen = choose(files);
         assert_eq!(name(&chosen.data), *data, "{files:?}");
         assert_eq!(name(&chosen.meta), *meta, "{files:?}");

@@ -8,11 +8,11 @@ use cairn_types::{HashPath, PolicySet};
 use super::*;
 use crate::device_pool::{Devices, DevicesConfig};
 use crate::diskfile::DiskFileConfig;
+use crate::diskfile::suffix_hashes::get_hashes;
 use crate::engine::{Durability, Handover, PartitionKey};
 use crate::machine::Machine;
 use crate::machine::tests::Watching;
 use crate::metadata::Metadata;
-use crate::suffix_hashes::get_hashes;
 
 const POLICY: PolicyIndex = PolicyIndex(0);
 

@@ -4,7 +4,7 @@ use std::io;
 
 use cairn_device::{Ground, Noter, SyncSet};
 
-use crate::device_pool::Disk;
+use super::Disk;
 use crate::error::{DeviceError, DiskError};
 
 /// Progress of an operation on a disk.
