@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::config::IndexConfig;
 use crate::metadata::Metadata;
-use crate::migrate::Schema;
+use crate::schema::Schema;
 use crate::{DbKey, DbKind, IndexError, Result};
 
 /// Tombstones examined by one step of a reclaim.

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cairn_device::{Machine, Syncs};
 use cairn_types::Timestamp;
 
-use crate::held;
 use crate::metadata::MetadataLimits;
+use crate::page_cache;
 
 /// Source of the current time, replaceable by a simulator.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -77,7 +77,7 @@ impl IndexConfig {
             unsafe_no_sync: false,
             metadata_limits: MetadataLimits::default(),
             make_room: Arc::new(|_| {}),
-            read_from_disk: Arc::new(held::read_from_disk),
+            read_from_disk: Arc::new(page_cache::read_from_disk),
             machine: None,
             clock: Arc::new(|| {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);

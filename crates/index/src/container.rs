@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod merge;
+mod shard_ranges;
 mod shards;
 
 use std::ops::Deref;
@@ -12,6 +13,7 @@ use crate::Result;
 use crate::broker::{Broker, timestamp};
 
 pub use merge::ObjectRow;
+pub use shard_ranges::ShardRange;
 pub(crate) use shards::epoch_of;
 pub use shards::{Cut, DbState, FoundRange, RangeQuery, RowsQuery};
 

@@ -10,7 +10,7 @@ use cairn_device::{FileSystem, SyncSet};
 
 use crate::config::IndexConfig;
 use crate::db::{Db, Update, Writer, apply_alone, run};
-use crate::migrate::Schema;
+use crate::schema::Schema;
 use crate::schema::{self, NewDb};
 use crate::{IndexError, Result, connection, files};
 

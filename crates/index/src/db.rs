@@ -55,12 +55,11 @@ use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
 use crate::held::Held;
-use crate::migrate::Schema;
 use crate::rank::{Rank, Ranked, RankedGuard};
+use crate::schema::Schema;
 use crate::{DbKey, Result};
 pub(crate) use lease::Lease;
 pub(crate) use queue::Queue;
-pub(crate) use shared::Turns;
 pub(crate) use transaction::{Update, apply_alone, run};
 pub(crate) use writer::Writer;
 

@@ -18,8 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cairn_device::{FileSystem, SyncSet, SyncedFile, Trust};
-use rustix::fs::{Advice, Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::config::IndexConfig;
 use crate::{IndexError, Result};
@@ -42,6 +40,14 @@ impl SyncWeight {
             SyncWeight::Of(syncs) => syncs,
         }
     }
+}
+
+/// The log that a sync must cover.
+pub(crate) enum CommitLog {
+    /// SQLite's log, beside the file; the flag says whether its name is durable.
+    Wal(Arc<AtomicBool>),
+    /// The pending file; the flag says whether its size and its name are durable.
+    Pending(Arc<SyncedFile>, Arc<AtomicBool>),
 }
 
 /// The descriptors of an open database, opened before the first write to it.
@@ -163,49 +169,4 @@ pub(crate) fn wal_path(file: &Path) -> Box<Path> {
     let mut path = file.as_os_str().to_owned();
     path.push("-wal");
     Path::new(&path).into()
-}
-
-/// Makes the next reader of a file get the disk's content. Dirty pages are written first, as only
-/// clean ones can be dropped; the kernel may keep a page in use, so the content is compared with a
-/// direct read where the file system supports it.
-pub(crate) fn read_from_disk(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
-    file.sync_all()?;
-    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    let direct = match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(direct) => File::from(direct),
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    match is_same(&file, &direct) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(io::Error::other(
-            "the page cache keeps what is not on the disk",
-        )),
-        // `O_DIRECT` was accepted on opening, and the read refused.
-        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-fn is_same(cached: &File, direct: &File) -> io::Result<bool> {
-    use cairn_types::blocks::{ALIGN, Block};
-    use std::os::unix::fs::FileExt;
-
-    let mut at = 0;
-    loop {
-        let (mut on_disk, mut read) = (Block::take()?, Block::take()?);
-        let count = direct.read_at(on_disk.spare(), at)?;
-        let read = &mut read.spare()[..count];
-        cached.read_exact_at(read, at)?;
-        if on_disk.spare()[..count] != *read {
-            return Ok(false);
-        }
-        // The file's tail after its last whole page.
-        if !count.is_multiple_of(ALIGN) || count == 0 {
-            return Ok(true);
-        }
-        at += count as u64;
-    }
 }

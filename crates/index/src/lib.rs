@@ -30,6 +30,7 @@ mod key;
 pub mod listing;
 pub mod metadata;
 mod migrate;
+mod page_cache;
 mod pending;
 mod pool;
 mod rank;
@@ -38,13 +39,14 @@ mod schema;
 mod sharding;
 mod sync;
 pub mod sync_store;
+mod turns;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
 pub use config::{Clock, IndexConfig, ReadFromDisk};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
-    RowsQuery,
+    RowsQuery, ShardRange,
 };
 pub use drive::{DriveCheck, Reserve};
 pub use error::IndexError;
@@ -58,7 +60,6 @@ pub use pool::IndexPool;
 pub use replication::exchange::Received;
 pub use replication::{
     ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows,
-    ShardRange,
 };
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};

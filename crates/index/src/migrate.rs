@@ -9,20 +9,9 @@ use rusqlite::Connection;
 use crate::container::batch;
 use crate::schema::{
     ACCOUNT_POLICY_STAT, CONTAINER_INFO, CONTAINER_POLICY_STAT, CONTAINER_STAT_VIEW,
-    CONTAINER_TRIGGERS, OBJECT_TRIGGERS, SHARD_RANGE_TABLE,
+    CONTAINER_TRIGGERS, OBJECT_TRIGGERS, SHARD_RANGE_TABLE, Schema,
 };
 use crate::{DbKind, Result};
-
-/// Properties that differ between open databases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Schema {
-    /// Whether there is an index on (deleted, name).
-    pub(crate) indexed: bool,
-    /// Whether the file's name has an epoch: the container is, or was, a shard or sharded.
-    pub(crate) has_epoch: bool,
-    /// Whether object rows may be merged without triggers (`container/batch.rs`).
-    pub(crate) known_triggers: bool,
-}
 
 pub(crate) fn migrate(conn: &Connection, kind: DbKind, has_epoch: bool) -> Result<Schema> {
     match kind {

@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use crate::broker::Broker;
 use crate::container::batch;
 use crate::container::epoch_of;
-use crate::db::Turns;
-use crate::db::commit::CommitLog;
 use crate::files::{self, is_missing};
+use crate::held::CommitLog;
+use crate::turns::Turns;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
 pub(crate) use exclusive_log::ExclusiveLog;

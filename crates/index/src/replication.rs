@@ -7,10 +7,6 @@
 pub(crate) mod exchange;
 mod policy;
 mod rows;
-mod shard_ranges;
-pub(crate) mod shard_table {
-    pub(crate) use super::shard_ranges::{COLUMNS, read};
-}
 
 use cairn_types::Timestamp;
 use serde_json::{Map, Value, json};
@@ -20,7 +16,6 @@ use crate::{AccountBroker, ContainerBroker, DbKind, DbState, Metadata, Result, S
 
 pub use policy::PolicyClaim;
 pub use rows::{RowError, Rows};
-pub use shard_ranges::ShardRange;
 
 /// Properties of a database that replicas compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

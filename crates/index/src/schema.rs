@@ -9,6 +9,17 @@ use rusqlite::{Connection, params};
 
 use crate::{DbKind, Result};
 
+/// Properties that differ between open databases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schema {
+    /// Whether there is an index on (deleted, name).
+    pub(crate) indexed: bool,
+    /// Whether the file's name has an epoch: the container is, or was, a shard or sharded.
+    pub(crate) has_epoch: bool,
+    /// Whether object rows may be merged without triggers (`container/batch.rs`).
+    pub(crate) known_triggers: bool,
+}
+
 /// Parameters of a database created by an update.
 #[derive(Clone, Debug)]
 pub enum NewDb {

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use crate::config::IndexConfig;
 use crate::db::Db;
 use crate::held::wal_path;
-use crate::migrate::Schema;
+use crate::schema::Schema;
 use crate::{
     ContainerBroker, ContainerInfo, DbState, Metadata, NewDb, Result, SyncPoint, connection, files,
     schema,

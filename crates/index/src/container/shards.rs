@@ -9,10 +9,10 @@ use cairn_formats::shard::{Bound, Bounded, ShardRange, State, sort_ranges};
 use cairn_types::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
+use super::shard_ranges::{COLUMNS, read};
 use super::{ContainerBroker, ContainerInfo};
 use crate::broker::{Broker, timestamp};
-use crate::migrate::Schema;
-use crate::replication::shard_table::{COLUMNS, read};
+use crate::schema::Schema;
 use crate::sync::ObjectRecord;
 use crate::{IndexError, Result, connection, files};
 

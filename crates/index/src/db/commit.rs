@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cairn_device::{SyncSet, SyncedFile};
+use cairn_device::SyncSet;
 use cairn_types::plant::Plant;
 
 use super::Update;
-use crate::held::{Held, SyncWeight};
+use crate::held::{CommitLog, Held, SyncWeight};
 use crate::{IndexError, Result};
 
 /// A committed transaction that is not durable yet.
@@ -19,14 +19,6 @@ pub(crate) struct Commit {
     pub(crate) held: Arc<Held>,
     pub(crate) log: CommitLog,
     pub(crate) waiting: Vec<(Box<dyn Update>, Result<()>)>,
-}
-
-/// The log that a sync must cover.
-pub(crate) enum CommitLog {
-    /// SQLite's log, beside the file; the flag says whether its name is durable.
-    Wal(Arc<AtomicBool>),
-    /// The pending file; the flag says whether its size and its name are durable.
-    Pending(Arc<SyncedFile>, Arc<AtomicBool>),
 }
 
 impl Commit {

@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use rusqlite::Connection;
 
-use super::commit::{self, Commit, CommitLog};
+use super::commit::{self, Commit};
 use super::logged::{self, Logged};
 use super::transaction::run;
 use super::writer::{Applied, Updates};
 use super::{Db, Opened, Writing};
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::held::{Held, SyncWeight};
+use crate::held::{CommitLog, Held, SyncWeight};
 use crate::pending::{self, ExclusiveLog, RowLog};
 use crate::rank::{Rank, Ranked};
 use crate::{IndexError, ObjectRow, Result, files};

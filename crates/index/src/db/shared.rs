@@ -5,10 +5,8 @@
 //! Swift's servers do it, and any file may be replaced at any time.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-use cairn_device::{Gate, Reading};
 use rusqlite::Connection;
 
 use super::commit::Commit;
@@ -19,43 +17,14 @@ use super::{Opened, Writing};
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::pending::{self, RowLog, SharedLog};
-use crate::rank::{Rank, Ranked, Standing};
+use crate::rank::{Rank, Ranked};
+use crate::turns::Turns;
 use crate::{DbKey, Result, files};
 
 pub(crate) struct SharedWriter {
     /// Mutual exclusion of this process's readers and commits.
     pub(super) turns: Turns,
     logged: Ranked<Logged<SharedLog>>,
-}
-
-/// Turns of readers and commits at a file.
-#[derive(Default)]
-pub(crate) struct Turns(Arc<Gate>);
-
-/// The turn of a reader, until dropped.
-pub(crate) struct ReadTurn {
-    _reading: Reading,
-    _standing: Standing,
-}
-
-impl Turns {
-    /// Waits for a reader's turn.
-    pub(super) fn read(&self) -> ReadTurn {
-        let standing = Standing::enter(Rank::Turn);
-        ReadTurn {
-            _reading: self.0.read(),
-            _standing: standing,
-        }
-    }
-
-    /// Runs a commit in its turn.
-    pub(crate) fn commit(&self, commit: impl FnOnce() -> Result<()>) -> Result<()> {
-        let _standing = Standing::enter(Rank::Turn);
-        let turn = self.0.commit();
-        let committed = commit();
-        turn.end();
-        committed
-    }
 }
 
 impl SharedWriter {

@@ -10,12 +10,13 @@ use rusqlite::Connection;
 
 use super::commit::Commit;
 use super::exclusive::ExclusiveWriter;
-use super::shared::{ReadTurn, SharedWriter};
+use super::shared::SharedWriter;
 use super::transaction::Update;
 use super::{Db, Opened, Writing};
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::held::Held;
+use crate::turns::ReadTurn;
 use crate::{DbKey, Result, connection};
 
 /// A batch of updates.

@@ -16,8 +16,7 @@ use std::time::Instant;
 use cairn_device::SyncedFile;
 
 use crate::config::IndexConfig;
-use crate::db::commit::CommitLog;
-use crate::held::{Held, SyncWeight};
+use crate::held::{CommitLog, Held, SyncWeight};
 use crate::pending::RowLog;
 use crate::{IndexError, ObjectRow, Result};
 

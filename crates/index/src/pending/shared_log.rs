@@ -10,8 +10,7 @@ use std::time::Instant;
 use cairn_device::SyncedFile;
 
 use crate::config::IndexConfig;
-use crate::db::commit::CommitLog;
-use crate::held::Held;
+use crate::held::{CommitLog, Held};
 use crate::pending::RowLog;
 use crate::{IndexError, ObjectRow, Result, files};
 

@@ -176,7 +176,7 @@ impl ContainerBroker<'_> {
         Ok(own.is_none_or(|own| !own.is_deleted()))
     }
 
-    pub(super) fn has_reclaimable_shards(&self, age: Timestamp) -> Result<bool> {
+    pub(crate) fn has_reclaimable_shards(&self, age: Timestamp) -> Result<bool> {
         if !self.has_shard_table()? {
             return Ok(false);
         }
