@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::locks::thread::{self, JoinHandle};
 use crate::locks::{Condvar, Mutex};
-use crate::share::Share;
+use crate::share::{Share, WHOLE};
 use crate::syncs::{self, Machine};
 use crate::worker::{Next, Worker};
 pub use commits::{Advanced, CommitLane, Host, Operation};
@@ -44,8 +44,15 @@ pub struct LaneConfig {
     /// Operations that a commit lane takes at once.
     pub batch_max: usize,
     pub machine: Option<Arc<dyn Machine>>,
-    /// The share of background work, of all lanes of a device.
-    pub share: Arc<Share>,
+    /// The share of background work, of all lanes of a device; none where there is no such work.
+    pub share: Option<Arc<Share>>,
+}
+
+impl LaneConfig {
+    /// The share that background work may take now.
+    fn share_at(&self, now: Instant) -> f64 {
+        self.share.as_ref().map_or(WHOLE, |share| share.now(now))
+    }
 }
 
 /// Why an operation was not taken.
@@ -69,6 +76,8 @@ pub trait Discipline: Send + Sync + Sized + 'static {
     fn step(&self, taken: &mut Self::Taken, waits: bool) -> Progress;
     /// Under the lock: it has been done, or given up by its machine.
     fn done(&self, state: &mut Self::State, taken: &Self::Taken, now: Instant);
+    /// Under the lock: takes out all that waits, to be dropped without it. What runs is still counted.
+    fn drain(&self, state: &mut Self::State) -> Self::State;
     /// Operations that wait.
     fn waiting(&self, state: &Self::State) -> usize;
 }
@@ -293,7 +302,7 @@ impl<D: Discipline> Lane<D> {
         }
         let machine = self.config.machine.as_ref();
         if machine.and_then(|machine| machine.employer()).is_some() {
-            let ended = std::mem::take(&mut self.inner.lock().queues);
+            let ended = self.discipline.drain(&mut self.inner.lock().queues);
             return drop(ended);
         }
         // Without a thread left, what came last is done here.

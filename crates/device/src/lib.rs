@@ -30,6 +30,7 @@ pub use lane::{
 };
 pub use share::{BackgroundShare, Class, Kind, Share};
 pub use syncs::{
-    FileSystem, GroupSync, Machine, SyncSet, SyncedFile, Syncs, Trust, sync_all, wall_clock,
+    FileSystem, GroupSync, Machine, SyncSet, SyncedFile, Syncs, Trust, fsync, open_directory,
+    sync_all, wall_clock,
 };
 pub use worker::{AtOnce, Employer, Next, Worker};

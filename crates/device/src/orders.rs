@@ -138,7 +138,7 @@ fn config(threads: usize) -> LaneConfig {
         idle_close: Duration::from_secs(5),
         batch_max: 2,
         machine: None,
-        share: Arc::default(),
+        share: Some(Arc::default()),
     }
 }
 

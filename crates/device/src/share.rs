@@ -97,6 +97,21 @@ impl Share {
         }))
     }
 
+    /// Operations ended, `count` of them, the first of which was queued at `queued`.
+    pub(crate) fn done(
+        &self,
+        class: Class,
+        kind: Kind,
+        count: usize,
+        queued: Instant,
+        now: Instant,
+    ) {
+        match class {
+            Class::Client => self.client_done(kind, queued, now),
+            Class::Background => self.background_done(count, queued, now),
+        }
+    }
+
     /// Operations of clients ended, the slowest of which was queued at `queued`.
     pub(crate) fn client_done(&self, kind: Kind, queued: Instant, now: Instant) {
         let mut state = self.lock();

@@ -10,7 +10,7 @@ pub use file_system::{FileSystem, Syncs};
 pub(crate) use file_system::{Patience, Syncing};
 #[cfg(all(test, feature = "shuttle"))]
 pub(crate) use group::{Attendance, Entered};
-pub use group::{GroupSync, sync_all};
+pub use group::{GroupSync, fsync, sync_all};
 pub(crate) use machine::instant;
 pub use machine::{Machine, wall_clock};
-pub use set::{SyncSet, SyncedFile, Trust};
+pub use set::{SyncSet, SyncedFile, Trust, open_directory};

@@ -208,7 +208,7 @@ impl Device {
             idle_close: config.idle_close,
             batch_max: BATCH_OPERATIONS_MAX,
             machine: config.machine.clone(),
-            share: share.clone(),
+            share: Some(share.clone()),
         };
         let reads = JobLane::new(Kind::Read, lane('r', config.read_threads));
         let writes = JobLane::new(Kind::Write, lane('w', config.write_threads));

@@ -24,12 +24,7 @@ pub(crate) fn fsync(machine: Option<&dyn Machine>, fd: BorrowedFd<'_>) -> std::i
     if let Some(machine) = machine {
         return machine.sync(fd);
     }
-    loop {
-        match rustix::fs::fsync(fd) {
-            Err(Errno::INTR) => {}
-            other => return Ok(other?),
-        }
-    }
+    cairn_device::fsync(fd)
 }
 
 /// Removes a file, which may be missing. The removal need not survive a crash: an obsolete file is

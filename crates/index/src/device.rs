@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 
-use cairn_device::{Advanced, CommitLane, Host, Job, JobLane, Kind, LaneConfig, Operation, Share};
+use cairn_device::{Advanced, CommitLane, Host, Job, JobLane, Kind, LaneConfig, Operation};
 
 use crate::config::IndexConfig;
 
@@ -62,7 +62,6 @@ impl Operation<Databases> for SingleJob {
 
 impl Device {
     pub(crate) fn new(name: &str, config: &IndexConfig) -> Self {
-        let share = Arc::new(Share::default());
         let lane = |use_: &str, threads: usize| LaneConfig {
             name: format!("{use_}-{name}"),
             threads,
@@ -70,7 +69,7 @@ impl Device {
             idle_close: config.idle_close,
             batch_max: JOBS_PER_SYNC_MAX,
             machine: config.machine.clone(),
-            share: share.clone(),
+            share: None,
         };
         let write = lane("ixw", config.write_threads());
         Device {

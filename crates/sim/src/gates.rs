@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_device::{
-    Class, Committing, Gate, JobLane, Kind, LaneConfig, Machine, Progress, Reading, Share, Work,
+    Class, Committing, Gate, JobLane, Kind, LaneConfig, Machine, Progress, Reading, Work,
 };
 use parking_lot::Mutex;
 use tokio::time::sleep;
@@ -104,7 +104,7 @@ impl Lanes {
             idle_close: Duration::from_secs(1),
             batch_max: 1,
             machine: Some(machine.clone()),
-            share: Arc::new(Share::default()),
+            share: None,
         };
         Lanes {
             life,

@@ -214,7 +214,7 @@ impl<H: Host> Commits<H> {
         let is_old = at.now.saturating_duration_since(oldest) >= share::WAIT_MAX;
         let rests = !is_old && state.rests_until.is_some_and(|until| at.now < until);
         let is_last = at.closed && state.waiting.is_empty();
-        let share = self.config.share.now(at.now);
+        let share = self.config.share_at(at.now);
         // While one batch syncs another works, unless clients feel it.
         let threads = match share < SHARE_OF_ONE_THREAD {
             true => 1,
@@ -307,18 +307,24 @@ impl<H: Host> Discipline for Commits<H> {
     }
 
     fn done(&self, state: &mut State<H>, taken: &Taken<H>, now: Instant) {
-        let share = &self.config.share;
+        if let Some(share) = &self.config.share {
+            share.done(taken.class, self.kind, taken.count, taken.since, now);
+        }
         match taken.class {
-            Class::Client => {
-                share.client_done(self.kind, taken.since, now);
-                state.clients -= 1;
-            }
+            Class::Client => state.clients -= 1,
             Class::Background => {
-                share.background_done(taken.count, taken.since, now);
                 let took = now.saturating_duration_since(taken.began);
                 state.running -= 1;
-                state.rests_until = Some(now + share::rest(share.now(now), took));
+                state.rests_until = Some(now + share::rest(self.config.share_at(now), took));
             }
+        }
+    }
+
+    fn drain(&self, state: &mut State<H>) -> State<H> {
+        State {
+            waiting: std::mem::take(&mut state.waiting),
+            background: std::mem::take(&mut state.background),
+            ..State::default()
         }
     }
 

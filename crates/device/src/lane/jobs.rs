@@ -41,7 +41,7 @@ pub struct State {
 
 /// A job, and since when it waits.
 struct Queued {
-    work: Box<dyn Work>,
+    task: Task,
     since: Instant,
 }
 
@@ -52,14 +52,23 @@ pub struct Taken {
     began: Instant,
 }
 
-struct Once(Option<Job>);
+/// Work of one step, until it is done, or of several.
+enum Task {
+    Once(Option<Job>),
+    InSteps(Box<dyn Work>),
+}
 
-impl Work for Once {
-    fn step(&mut self, _waits: bool) -> Progress {
-        if let Some(job) = self.0.take() {
-            job();
+impl Task {
+    fn step(&mut self, waits: bool) -> Progress {
+        match self {
+            Task::Once(job) => {
+                if let Some(job) = job.take() {
+                    job();
+                }
+                Progress::Done
+            }
+            Task::InSteps(work) => work.step(waits),
         }
-        Progress::Done
     }
 }
 
@@ -77,7 +86,7 @@ impl JobLane {
     /// # Errors
     /// The queue is full or closed, or there is no thread.
     pub fn push(self: &Arc<Self>, class: Class, job: Job) -> Result<(), Refused> {
-        self.push_bounded(Bound::Queue, class, Box::new(Once(Some(job))))
+        self.push_bounded(Bound::Queue, class, Task::Once(Some(job)))
     }
 
     /// Queues work of several steps.
@@ -85,32 +94,32 @@ impl JobLane {
     /// # Errors
     /// As [`JobLane::push`].
     pub fn push_work(self: &Arc<Self>, class: Class, work: Box<dyn Work>) -> Result<(), Refused> {
-        self.push_bounded(Bound::Queue, class, work)
+        self.push_bounded(Bound::Queue, class, Task::InSteps(work))
     }
 
     /// Queues a job beyond the bound: the rest of one that runs now, of which there are never more than
     /// there were jobs.
     pub fn push_rest(self: &Arc<Self>, job: Job) {
-        let work = Box::new(Once(Some(job)));
+        let task = Task::Once(Some(job));
         // Refused for want of a thread alone: the job is dropped, and whoever waits hears of it.
-        let _ = self.push_bounded(Bound::None, Class::Client, work);
+        let _ = self.push_bounded(Bound::None, Class::Client, task);
     }
 
     fn push_bounded(
         self: &Arc<Self>,
         bound: Bound,
         class: Class,
-        work: Box<dyn Work>,
+        task: Task,
     ) -> Result<(), Refused> {
         let (since, config) = (self.now(), &self.config);
         // A refused one is dropped here, behind the lane's lock: that may close files.
-        let (mut work, mut refused) = (Some(work), None);
+        let (mut task, mut refused) = (Some(task), None);
         let push = |pushing: Pushing<'_, State>| {
             let queue = pushing.queues.queue(class);
             if bound == Bound::Queue && queue.len() >= config.depth.max(1) {
                 return Err(Refused::Full);
             }
-            queue.extend(work.take().map(|work| Queued { work, since }));
+            queue.extend(task.take().map(|task| Queued { task, since }));
             let waiting = pushing.queues.jobs.len() + pushing.queues.background.len();
             let starts = waiting > pushing.idle && pushing.workers < config.threads.max(1);
             Ok(Push {
@@ -135,9 +144,10 @@ impl Jobs {
         if !has_turn {
             return None;
         }
-        let (device, threads_max) = (&self.config.share, self.config.threads.max(1));
-        let share = device.now(now).max(1.0) as usize;
-        let threads = match device.has_clients(now) {
+        let threads_max = self.config.threads.max(1);
+        let share = self.config.share_at(now).max(1.0) as usize;
+        let has_clients = self.config.share.as_ref();
+        let threads = match has_clients.is_some_and(|share| share.has_clients(now)) {
             true => threads_max.saturating_sub(1).max(1),
             false => threads_max,
         };
@@ -185,19 +195,26 @@ impl Discipline for Jobs {
     }
 
     fn step(&self, taken: &mut Taken, waits: bool) -> Progress {
-        taken.queued.work.step(waits)
+        taken.queued.task.step(waits)
     }
 
     fn done(&self, state: &mut State, taken: &Taken, now: Instant) {
-        let (share, since) = (&self.config.share, taken.queued.since);
-        match taken.class {
-            Class::Client => share.client_done(self.kind, since, now),
-            Class::Background => {
-                share.background_done(1, since, now);
-                let took = now.saturating_duration_since(taken.began);
-                state.running -= 1;
-                state.rests_until = Some(now + share::rest(share.now(now), took));
-            }
+        let since = taken.queued.since;
+        if let Some(share) = &self.config.share {
+            share.done(taken.class, self.kind, 1, since, now);
+        }
+        if taken.class == Class::Background {
+            let took = now.saturating_duration_since(taken.began);
+            state.running -= 1;
+            state.rests_until = Some(now + share::rest(self.config.share_at(now), took));
+        }
+    }
+
+    fn drain(&self, state: &mut State) -> State {
+        State {
+            jobs: std::mem::take(&mut state.jobs),
+            background: std::mem::take(&mut state.background),
+            ..State::default()
         }
     }
 
@@ -212,5 +229,36 @@ impl State {
             Class::Client => &mut self.jobs,
             Class::Background => &mut self.background,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_is_still_counted_when_a_lane_is_emptied() {
+        let config = LaneConfig {
+            name: "r".into(),
+            threads: 1,
+            depth: 1,
+            idle_close: std::time::Duration::from_secs(1),
+            batch_max: 1,
+            machine: None,
+            share: None,
+        };
+        let jobs = Jobs {
+            kind: Kind::Read,
+            config,
+        };
+        let since = Instant::now();
+        let task = Task::Once(None);
+        let mut state = State {
+            background: VecDeque::from([Queued { task, since }]),
+            running: 1,
+            ..State::default()
+        };
+        drop(jobs.drain(&mut state));
+        assert_eq!((jobs.waiting(&state), state.running), (0, 1));
     }
 }

@@ -115,7 +115,7 @@ fn config(machine: Option<Arc<dyn Machine>>) -> LaneConfig {
         idle_close: Duration::from_secs(5),
         batch_max: 8,
         machine,
-        share: Arc::default(),
+        share: Some(Arc::default()),
     }
 }
 

@@ -464,8 +464,11 @@ fn device_of(fd: BorrowedFd<'_>) -> io::Result<Device> {
     }
 }
 
-/// Content and everything that is known of a file, or the names in a directory.
-pub(crate) fn fsync(fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Syncs content and everything that is known of a file, or the names in a directory.
+///
+/// # Errors
+/// That of the sync; an interrupted one is begun again.
+pub fn fsync(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(retry(|| rustix::fs::fsync(fd))?)
 }
 

@@ -223,7 +223,11 @@ fn inode_of(fd: BorrowedFd<'_>) -> Option<Inode> {
     Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
 }
 
-fn open_directory(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
+/// Opens a directory below another. To note when it was read would cost a write.
+///
+/// # Errors
+/// That of opening it.
+pub fn open_directory(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match rustix::fs::openat(root, path, flags | OFlags::NOATIME, Mode::empty()) {
         // Only its owner may leave its access time alone.

@@ -46,14 +46,7 @@ pub(super) fn make_missing_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, boo
 }
 
 pub(crate) fn open_dir(disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
-    match rustix::fs::openat(disk.fd(), dir, DIRECTORY, Mode::empty()) {
-        // `O_NOATIME` is permitted to the owner only.
-        Err(Errno::PERM) => {
-            let flags = DIRECTORY - OFlags::NOATIME;
-            rustix::fs::openat(disk.fd(), dir, flags, Mode::empty())
-        }
-        other => other,
-    }
+    cairn_device::open_directory(disk.fd(), dir)
 }
 
 /// Flags for opening directories. Recording access times would cost a write.
