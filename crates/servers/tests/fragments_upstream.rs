@@ -205,6 +205,75 @@ fn documents(content: &str, footers: &Value, commit: Option<&str>) -> String {
     )
 }
 
+/// The body of some upload of a fragment; `set` adds the headers.
+fn upload(
+    dice: &mut Dice,
+    seconds: u64,
+    index: String,
+    set: &mut impl FnMut(&str, String) -> Option<Value>,
+) -> String {
+    let content = *dice.one(&["", "fragment", "another fragment"]);
+    let of_object = [
+        ("X-Object-Sysmeta-Ec-Etag", format!("etag-{seconds}")),
+        ("X-Object-Sysmeta-Ec-Content-Length", "99".into()),
+        ("X-Object-Sysmeta-Ec-Frag-Index", index.clone()),
+    ];
+    if dice.roll(4) == 0 {
+        // As a replicator sends it.
+        set("x-backend-ssync-frag-index", index);
+        set("x-backend-replication", "True".into());
+        if dice.roll(2) == 0 {
+            set("x-backend-no-commit", "True".into());
+        }
+        for (name, value) in of_object {
+            set(name, value);
+        }
+        content.to_owned()
+    } else {
+        let footers: Map<String, Value> = of_object
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.into()))
+            .collect();
+        let mut footers = Value::Object(footers);
+        if dice.roll(8) == 0 {
+            footers["etag"] = "not this".into();
+        }
+        let commit = *dice.one(&[
+            Some("put commit"),
+            Some("put commit"),
+            Some("put commit"),
+            Some("something else"),
+            None,
+        ]);
+        set("transfer-encoding", "chunked".into());
+        if dice.roll(2) == 0 {
+            set("x-backend-obj-content-length", content.len().to_string());
+        }
+        set("x-backend-obj-metadata-footer", "yes".into());
+        set("x-backend-obj-multiphase-commit", "yes".into());
+        set("x-backend-obj-multipart-mime-boundary", "B".into());
+        documents(content, &footers, commit)
+    }
+}
+
+/// The body of an SSYNC that offers the objects, and sends none.
+fn offers(dice: &mut Dice, seconds: u64) -> String {
+    let hash_path = HashPath::new("", "endcap");
+    let offers: String = OBJECTS
+        .iter()
+        .map(|object| {
+            let hash = hash_path.hash("a", Some("c"), Some(object)).hex();
+            let time = seconds - dice.roll(4);
+            let more = *dice.one(&["", " durable:False", " m:5", " m:1,durable:False"]);
+            format!("{hash} {time}.00000{more}\r\n")
+        })
+        .collect();
+    format!(
+        ":MISSING_CHECK: START\r\n{offers}:MISSING_CHECK: END\r\n\
+         :UPDATES: START\r\n:UPDATES: END\r\n"
+    )
+}
+
 /// Some request for one of a few objects, at a time somewhat after the one before.
 fn some_request(dice: &mut Dice, step: u64) -> Value {
     let object = *dice.one(&OBJECTS);
@@ -235,48 +304,7 @@ fn some_request(dice: &mut Dice, step: u64) -> Value {
         "PUT" => {
             set("x-timestamp", time);
             set("content-type", "a/b".into());
-            let content = *dice.one(&["", "fragment", "another fragment"]);
-            let of_object = [
-                ("X-Object-Sysmeta-Ec-Etag", format!("etag-{seconds}")),
-                ("X-Object-Sysmeta-Ec-Content-Length", "99".into()),
-                ("X-Object-Sysmeta-Ec-Frag-Index", index.clone()),
-            ];
-            if dice.roll(4) == 0 {
-                // As a replicator sends it.
-                body = content.into();
-                set("x-backend-ssync-frag-index", index);
-                set("x-backend-replication", "True".into());
-                if dice.roll(2) == 0 {
-                    set("x-backend-no-commit", "True".into());
-                }
-                for (name, value) in of_object {
-                    set(name, value);
-                }
-            } else {
-                let footers: Map<String, Value> = of_object
-                    .into_iter()
-                    .map(|(name, value)| (name.to_owned(), value.into()))
-                    .collect();
-                let mut footers = Value::Object(footers);
-                if dice.roll(8) == 0 {
-                    footers["etag"] = "not this".into();
-                }
-                let commit = *dice.one(&[
-                    Some("put commit"),
-                    Some("put commit"),
-                    Some("put commit"),
-                    Some("something else"),
-                    None,
-                ]);
-                body = documents(content, &footers, commit);
-                set("transfer-encoding", "chunked".into());
-                if dice.roll(2) == 0 {
-                    set("x-backend-obj-content-length", content.len().to_string());
-                }
-                set("x-backend-obj-metadata-footer", "yes".into());
-                set("x-backend-obj-multiphase-commit", "yes".into());
-                set("x-backend-obj-multipart-mime-boundary", "B".into());
-            }
+            body = upload(dice, seconds, index, &mut set);
         }
         "POST" => {
             set("x-timestamp", time);
@@ -303,20 +331,7 @@ fn some_request(dice: &mut Dice, step: u64) -> Value {
         "SSYNC" => {
             set("x-backend-ssync-frag-index", index);
             set("transfer-encoding", "chunked".into());
-            let hash_path = HashPath::new("", "endcap");
-            let offers: String = OBJECTS
-                .iter()
-                .map(|object| {
-                    let hash = hash_path.hash("a", Some("c"), Some(object)).hex();
-                    let time = seconds - dice.roll(4);
-                    let more = *dice.one(&["", " durable:False", " m:5", " m:1,durable:False"]);
-                    format!("{hash} {time}.00000{more}\r\n")
-                })
-                .collect();
-            body = format!(
-                ":MISSING_CHECK: START\r\n{offers}:MISSING_CHECK: END\r\n\
-                 :UPDATES: START\r\n:UPDATES: END\r\n"
-            );
+            body = offers(dice, seconds);
         }
         _ => {}
     }
