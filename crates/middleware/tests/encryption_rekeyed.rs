@@ -114,10 +114,7 @@ fn content(size: usize) -> Vec<u8> {
 
 fn md5(body: &[u8]) -> String {
     use md5::{Digest, Md5};
-    Md5::digest(body)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    cairn_types::hex::encode(Md5::digest(body))
 }
 
 /// All reads of an object whose secret has been removed.

@@ -243,8 +243,7 @@ async fn written(secrets: &Value) -> Store {
             let path = format!("{container}/{name}");
             let put = ask(&app, "PUT", &path, &metadata, &body).await;
             assert_eq!(put.status(), 201, "{path}");
-            let digest = Md5::digest(&body);
-            let etag: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let etag = cairn_types::hex::encode(Md5::digest(&body));
             let answered = respond::header(put.headers(), "etag").unwrap();
             assert_eq!(answered.trim_matches('"'), etag);
             let stored = store.get(&path).unwrap().1;
