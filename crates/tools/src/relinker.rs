@@ -18,13 +18,14 @@ use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
 use cairn_disk::engine::Collision;
 use cairn_disk::{Devices, DevicesConfig, Engine, Engines};
 use cairn_formats::ini::Section;
-use cairn_node::cluster::Clusters;
+use cairn_node::cluster::{Cluster, Clusters};
 use cairn_node::conf::read_conf;
 use cairn_node::engines::{EngineModules, SharedState};
 use cairn_node::logging::{self, LogOptions};
 use cairn_node::privileges;
 use cairn_node::settings::{self, Place};
 use cairn_node::syslog::SyslogOptions;
+use cairn_peer::Rings;
 use cairn_types::{PolicyIndex, StoragePolicy};
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -122,44 +123,11 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
     names.sort();
     let recon = Arc::new(Recon::begin(cache, &names, interval));
     let rings = cluster.rings()?;
-    let mut tasks = Vec::new();
-    for policy in cluster.policies.iter() {
-        let is_named = |named: &String| {
-            named.parse() == Ok(policy.index.0)
-                || policy.name.eq_ignore_ascii_case(named)
-                || policy.aliases.contains(named)
-        };
-        if !called.policies.is_empty() && !called.policies.iter().any(is_named) {
-            continue;
-        }
-        let ring = rings
-            .object(policy.index)
-            .context("a policy without ring")?;
-        let (power, next) = (ring.ring().part_power(), ring.ring().next_part_power());
-        let Some(next) = next else { continue };
-        if (next == power) != (called.step == Step::Cleanup) {
-            continue;
-        }
-        let Some(engine) = relinkable(&made.engines, policy) else {
-            continue;
-        };
-        tasks.push(Task {
-            step: called.step,
-            policy: policy.index,
-            policy_name: policy.name.clone(),
-            part_power: power,
-            next_part_power: next,
-            partitions: called.partitions.clone(),
-            files_per_second,
-            collision: match (clobbers, called.step) {
-                (false, _) => Collision::Refuse,
-                (true, Step::Relink) => Collision::Quarantine,
-                (true, Step::Cleanup) => Collision::KeepNew,
-            },
-            engine,
-            recon: recon.clone(),
-        });
-    }
+    let limits = Limits {
+        files_per_second,
+        clobbers,
+    };
+    let tasks = tasks(called, &cluster, &rings, &made.engines, &limits, &recon)?;
     if tasks.is_empty() {
         warn!("No policy found to increase the partition power.");
         recon.end(NO_POLICY);
@@ -187,6 +155,63 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
     }
     recon.end(code);
     Ok(code)
+}
+
+/// Bounds of every task.
+struct Limits {
+    files_per_second: f64,
+    /// Whether a name that another object has is taken from it.
+    clobbers: bool,
+}
+
+/// A task for each policy that was asked for and whose ring is in the step.
+fn tasks(
+    called: &Called,
+    cluster: &Cluster,
+    rings: &Rings,
+    engines: &Engines,
+    limits: &Limits,
+    recon: &Arc<Recon>,
+) -> Result<Vec<Task>> {
+    let mut tasks = Vec::new();
+    for policy in cluster.policies.iter() {
+        let is_named = |named: &String| {
+            named.parse() == Ok(policy.index.0)
+                || policy.name.eq_ignore_ascii_case(named)
+                || policy.aliases.contains(named)
+        };
+        if !called.policies.is_empty() && !called.policies.iter().any(is_named) {
+            continue;
+        }
+        let ring = rings
+            .object(policy.index)
+            .context("a policy without ring")?;
+        let (power, next) = (ring.ring().part_power(), ring.ring().next_part_power());
+        let Some(next) = next else { continue };
+        if (next == power) != (called.step == Step::Cleanup) {
+            continue;
+        }
+        let Some(engine) = relinkable(engines, policy) else {
+            continue;
+        };
+        tasks.push(Task {
+            step: called.step,
+            policy: policy.index,
+            policy_name: policy.name.clone(),
+            part_power: power,
+            next_part_power: next,
+            partitions: called.partitions.clone(),
+            files_per_second: limits.files_per_second,
+            collision: match (limits.clobbers, called.step) {
+                (false, _) => Collision::Refuse,
+                (true, Step::Relink) => Collision::Quarantine,
+                (true, Step::Cleanup) => Collision::KeepNew,
+            },
+            engine,
+            recon: recon.clone(),
+        });
+    }
+    Ok(tasks)
 }
 
 /// The engine of a policy; `None` if it lacks the capability, which is logged.

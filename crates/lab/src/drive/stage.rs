@@ -263,15 +263,6 @@ impl Driver {
         let recorders = threads.min(self.threads.max(1));
         let mut mix = Rng::fork(self.seed, u64::from(number));
         let seed = Rng::fork(mix.next_u64(), u64::from(index)).next_u64();
-        let schedule = match work.pacing {
-            Pacing::Open { rate, arrivals } if work.kind == WorkKind::Main => {
-                let drivers = f64::from(share.drivers);
-                let phase = f64::from(share.driver) / drivers;
-                let of_driver = Rng::fork(seed, u64::from(share.driver) + 1).next_u64();
-                Some(Schedule::new(rate / drivers, arrivals, phase, of_driver))
-            }
-            _ => None,
-        };
         let files = work.operations.iter().map(|operation| {
             local_files(operation).map_err(|error| {
                 let folder = operation.files.as_deref().unwrap_or_default();
@@ -291,7 +282,7 @@ impl Driver {
             recorders: (0..recorders)
                 .map(|_| Mutex::new(Recorder::new(&work.operations)))
                 .collect(),
-            schedule,
+            schedule: schedule(&work, share, seed),
             sequences: Arc::new(Sequences::new(work.operations.len(), share)),
             pools: self.pools.clone(),
             files: files.collect::<Result<_, _>>()?,
@@ -317,24 +308,40 @@ impl Driver {
                 .map_err(|error| format!("work {}: no thread to be had: {error}", work.name))?;
             handles.push(handle);
         }
-        let special = match work.kind {
-            WorkKind::Main | WorkKind::Delay => work.total_ops,
-            _ => {
-                let sum = Drawer::special_total(&work)
-                    .into_iter()
-                    .reduce(u64::saturating_add);
-                sum.filter(|&sum| sum < u64::MAX)
-            }
-        };
-        let total = special.map(|total| share.of(total).1);
         Ok(Running {
             index,
             shared,
             threads: handles,
             finished,
-            total,
+            total: total_operations(&work).map(|total| share.of(total).1),
             done: false,
         })
+    }
+}
+
+/// When this driver's operations of an open work begin; `None` of a closed one.
+fn schedule(work: &Work, share: Share, seed: u64) -> Option<Schedule> {
+    match work.pacing {
+        Pacing::Open { rate, arrivals } if work.kind == WorkKind::Main => {
+            let drivers = f64::from(share.drivers);
+            let phase = f64::from(share.driver) / drivers;
+            let of_driver = Rng::fork(seed, u64::from(share.driver) + 1).next_u64();
+            Some(Schedule::new(rate / drivers, arrivals, phase, of_driver))
+        }
+        _ => None,
+    }
+}
+
+/// Number of operations of a work over all drivers, if it is bounded.
+fn total_operations(work: &Work) -> Option<u64> {
+    match work.kind {
+        WorkKind::Main | WorkKind::Delay => work.total_ops,
+        _ => {
+            let sum = Drawer::special_total(work)
+                .into_iter()
+                .reduce(u64::saturating_add);
+            sum.filter(|&sum| sum < u64::MAX)
+        }
     }
 }
 

@@ -36,29 +36,7 @@ pub(super) fn read(text: &str) -> Result<Expected> {
         if files == 0 {
             continue;
         }
-        let operation = |kind: Kind, amount: Amount| -> Result<Operation> {
-            let bytes = |key: &str| size[key].as_u64().context("no size");
-            let writes = matches!(kind, Kind::Write | Kind::Create | Kind::Update);
-            Ok(Operation {
-                kind,
-                amount,
-                containers: containers.clone(),
-                objects: Some(Names {
-                    prefix: format!("{name}_"),
-                    suffix: String::new(),
-                    low: 0,
-                    high: u64::MAX - 1,
-                    order: Order::Pool,
-                }),
-                sizes: match writes {
-                    true => Some(Sizes {
-                        unit: 1,
-                        bars: vec![(bytes("size_min")?, bytes("size_max")?, 1)],
-                    }),
-                    false => None,
-                },
-            })
-        };
+        let operation = |kind: Kind, amount: Amount| operation(size, &containers, kind, amount);
         let mut filled = operation(Kind::Write, Amount::Each(files))?;
         filled.containers.order = Order::Turn;
         population.operations.push(filled);
@@ -104,5 +82,31 @@ pub(super) fn read(text: &str) -> Result<Expected> {
                 works: vec![work],
             })
             .collect(),
+    })
+}
+
+/// An operation over the objects of one size class.
+fn operation(size: &Value, containers: &Names, kind: Kind, amount: Amount) -> Result<Operation> {
+    let name = size["name"].as_str().context("no name")?;
+    let bytes = |key: &str| size[key].as_u64().context("no size");
+    let writes = matches!(kind, Kind::Write | Kind::Create | Kind::Update);
+    Ok(Operation {
+        kind,
+        amount,
+        containers: containers.clone(),
+        objects: Some(Names {
+            prefix: format!("{name}_"),
+            suffix: String::new(),
+            low: 0,
+            high: u64::MAX - 1,
+            order: Order::Pool,
+        }),
+        sizes: match writes {
+            true => Some(Sizes {
+                unit: 1,
+                bars: vec![(bytes("size_min")?, bytes("size_max")?, 1)],
+            }),
+            false => None,
+        },
     })
 }

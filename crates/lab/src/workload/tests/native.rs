@@ -96,7 +96,7 @@ close_delay = 5
 "#;
 
 #[test]
-fn all_keys() {
+fn keys_of_stages() {
     let plan = plan(WHOLE);
     assert_eq!((plan.seed, plan.format.as_str()), (42, "lab"));
     assert_eq!(plan.access.storage.config["policy"], "gold");
@@ -128,7 +128,11 @@ fn all_keys() {
         prepare.operations[0].sizes,
         Some(Selector::Constant(64_000))
     );
+}
 
+#[test]
+fn keys_of_an_open_work() {
+    let plan = plan(WHOLE);
     let open = &plan.stages[2].works[0];
     assert_eq!(open.runtime, Some(Duration::from_secs(600)));
     assert_eq!(
@@ -191,7 +195,11 @@ fn all_keys() {
     );
     assert_eq!(write.headers["X-Delete-After"], "60");
     assert_eq!(write.range, None);
+}
 
+#[test]
+fn keys_of_a_closed_work_over_a_pool() {
+    let plan = plan(WHOLE);
     let pool = &plan.stages[3].works[0];
     let think = Think::Uniform {
         low: Duration::from_millis(50),
