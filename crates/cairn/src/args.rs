@@ -9,7 +9,6 @@ use cairn_tools::{init, rekey};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::advise::AdviseCommand;
-use crate::console::{LabServeArguments, parse_choice};
 
 /// An object store that speaks OpenStack Swift
 #[derive(Debug, Parser)]
@@ -99,12 +98,53 @@ pub(crate) enum LabCommand {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct LabServeArguments {
+    /// Address for browsers; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_bind, default_value = "127.0.0.1:8081")]
+    pub(crate) bind: SocketAddr,
+
+    /// Browsers connect by TLS with this certificate (PEM, those of its authorities behind it)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// The folder of runs [default: $XDG_DATA_HOME/cairn/lab or ~/.local/share/cairn/lab]
+    #[arg(long, value_name = "RUNS")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Read the password from this file's first line; CAIRN_CONSOLE_PASSWORD holds one too
+    /// [default: a new one at each start, printed]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// A host name under which browsers reach it, beside addresses and localhost; give it again
+    /// for more
+    #[arg(long = "console-host", value_name = "NAME")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Let runs that are started from the console use local files below DIR (and RADOS); may be
+    /// repeated [default: none; runs then only drive stores over the network]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) allow_local: Vec<PathBuf>,
+
+    /// Append who signs in and what is changed to this file, a JSON object a line, mode 0600
+    #[arg(long, value_name = "FILE")]
+    pub(crate) audit_file: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct UpArguments {
-    /// Where everything is kept [default: $XDG_DATA_HOME/cairn or ~/.local/share/cairn]
+    /// The folder of everything that is kept [default: $XDG_DATA_HOME/cairn or ~/.local/share/cairn]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Where clients connect; port 0 takes a free one. Kept for later starts
+    /// Address for clients; port 0 takes a free one. Kept for later starts
     /// [default: 127.0.0.1:8080]
     #[arg(long, value_name = "IP:PORT", value_parser = parse_bind)]
     pub(crate) bind: Option<SocketAddr>,
@@ -131,7 +171,7 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) user_file: Option<PathBuf>,
 
-    /// Where the console is served, or off [default: the next port above the store's]
+    /// Address of the console, or off [default: the next port above the store's]
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_choice)]
     pub(crate) console: Option<ConsoleChoice>,
 
@@ -263,6 +303,15 @@ pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         "expected IP:PORT, for example 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080".to_owned()
     })
+}
+
+fn parse_choice(text: &str) -> Result<ConsoleChoice, String> {
+    match text {
+        "off" => Ok(ConsoleChoice::Off),
+        address => parse_bind(address)
+            .map(ConsoleChoice::At)
+            .map_err(|error| format!("{error}; or off")),
+    }
 }
 
 #[derive(Debug, Subcommand)]

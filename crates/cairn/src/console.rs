@@ -1,6 +1,5 @@
-//! `cairn lab serve`, and the console's options of `cairn up`.
+//! `cairn lab serve`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,53 +12,12 @@ use cairn_http::serve::bind;
 use cairn_node::console::{self, ConsoleRun};
 use cairn_node::logging;
 use cairn_node::settings::LogLevel;
-use cairn_node::up::{ConsoleChoice, Layout, StoreTls};
-use clap::Args;
+use cairn_node::store_tls::StoreTls;
+use cairn_node::up::Layout;
 
-use crate::args::{LogArguments, parse_bind};
+use crate::args::LabServeArguments;
 
 const PASSWORD: &str = "CAIRN_CONSOLE_PASSWORD";
-
-#[derive(Debug, Args)]
-pub(crate) struct LabServeArguments {
-    /// Where browsers connect; port 0 takes a free one
-    #[arg(long, value_name = "IP:PORT", value_parser = parse_bind, default_value = "127.0.0.1:8081")]
-    bind: SocketAddr,
-
-    /// Browsers connect by TLS with this certificate (PEM, those of its authorities behind it)
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-
-    /// Its key (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
-
-    /// The folder of runs [default: $XDG_DATA_HOME/cairn/lab or ~/.local/share/cairn/lab]
-    #[arg(long, value_name = "RUNS")]
-    dir: Option<PathBuf>,
-
-    /// Read the password from this file's first line; CAIRN_CONSOLE_PASSWORD holds one too
-    /// [default: a new one at each start, printed]
-    #[arg(long, value_name = "FILE")]
-    password_file: Option<PathBuf>,
-
-    /// A host name under which browsers reach it, beside addresses and localhost; give it again
-    /// for more
-    #[arg(long = "console-host", value_name = "NAME")]
-    hosts: Vec<String>,
-
-    /// Let runs that are started from the console use local files below DIR (and RADOS); may be
-    /// repeated [default: none; runs then only drive stores over the network]
-    #[arg(long, value_name = "DIR")]
-    allow_local: Vec<PathBuf>,
-
-    /// Append who signs in and what is changed to this file, a JSON object a line, mode 0600
-    #[arg(long, value_name = "FILE")]
-    audit_file: Option<String>,
-
-    #[command(flatten)]
-    log: LogArguments,
-}
 
 pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
     logging::start(&arguments.log.into(), LogLevel::Info)?;
@@ -130,14 +88,5 @@ fn password(file: Option<PathBuf>) -> Result<(Password, String)> {
             let made = Password::generate();
             Ok((Password::given(&made, "the password made")?, made))
         }
-    }
-}
-
-pub(crate) fn parse_choice(text: &str) -> Result<ConsoleChoice, String> {
-    match text {
-        "off" => Ok(ConsoleChoice::Off),
-        address => parse_bind(address)
-            .map(ConsoleChoice::At)
-            .map_err(|error| format!("{error}; or off")),
     }
 }

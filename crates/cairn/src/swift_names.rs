@@ -72,11 +72,11 @@ struct DaemonArguments {
     #[arg(long)]
     no_auto_shard: bool,
 
-    /// Of so many processes that share the work
+    /// Number of processes that share the work
     #[arg(long, value_name = "N")]
     processes: Option<u64>,
 
-    /// ... this is the Nth, counted from 0
+    /// The number of this one, counted from 0
     #[arg(long, value_name = "N")]
     process: Option<u64>,
 
@@ -89,7 +89,7 @@ struct DaemonArguments {
 #[derive(Debug, Parser)]
 #[command(version)]
 struct ReloadArguments {
-    /// Of the server's parent process
+    /// Process id of the server's parent process
     pid: i32,
 
     /// Wait so many seconds at most until it serves again

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
-use cairn_http::{Body, BodyError, BodySender, Response, respond};
-use http::StatusCode;
+use cairn_http::{Body, BodyError, BodySender, Response};
 use tokio::runtime::Handle;
 
-use crate::files;
+use crate::{files, status};
 
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -30,9 +29,9 @@ pub(crate) fn tar(folder: PathBuf, id: String) -> Response {
             Err(error) => runtime.block_on(sender.fail(BodyError::Source(error.to_string()))),
         }
     });
-    let mut response = respond::typed(StatusCode::OK, "application/x-tar", body);
+    let mut response = status::content("application/x-tar", body);
     files::disposition(&mut response, &name, true);
-    crate::answer::no_store(&mut response);
+    status::no_store(&mut response);
     response
 }
 

@@ -2,10 +2,11 @@
 //! builds the binary from the committed `console/dist`; `cargo xtask console` checks that both
 //! agree.
 
-use cairn_http::{Request, Response, respond};
-use http::StatusCode;
+use cairn_http::{Request, Response};
 use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH};
 use sha2::{Digest, Sha256};
+
+use crate::status;
 
 struct Asset {
     path: &'static str,
@@ -53,9 +54,9 @@ pub(crate) fn get(request: &Request) -> Option<Response> {
         .get(IF_NONE_MATCH)
         .is_some_and(|given| given.as_bytes() == tag.as_bytes());
     let mut response = if known {
-        respond::empty(StatusCode::NOT_MODIFIED)
+        status::not_modified()
     } else {
-        respond::typed(StatusCode::OK, asset.content_type, asset.bytes.to_vec())
+        status::content(asset.content_type, asset.bytes.to_vec())
     };
     let headers = response.headers_mut();
     // Revalidated each time, usually with 304: the page of a new binary is shown at once.

@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use crate::answer::Refusal;
+use crate::status::Refusal;
 use crate::swift;
 
 /// Maximum characters of a name sent by a client.
@@ -67,14 +67,14 @@ impl Watched {
     pub(crate) fn end(mut self, answer: &Result<Response, Refusal>) {
         let status = match answer {
             Ok(response) => response.status(),
-            Err(refusal) => refusal.status,
+            Err(refusal) => refusal.status(),
         };
         // A wrong password or key is a 403 for the form field it was in.
         let field = answer.as_ref().err().and_then(|refusal| refusal.field);
         self.outcome = match (status, field) {
             (status, _) if status.is_success() => "accepted",
-            (StatusCode::TOO_MANY_REQUESTS, _) => "held back",
-            (StatusCode::FORBIDDEN, Some("password" | "key")) => "wrong",
+            (status, _) if status == StatusCode::TOO_MANY_REQUESTS => "held back",
+            (status, Some("password" | "key")) if status == StatusCode::FORBIDDEN => "wrong",
             _ => "refused",
         };
         self.status = Some(status.as_u16());

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use cairn_http::Request;
 use cairn_lab::compare::{self, Better, Comparison, Repetitions, Row, Verdict};
 use cairn_lab::report::Input;
-use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Refusal, json, read_json};
 use crate::history::History;
+use crate::json_body::read_json;
+use crate::status::{Answer, Refusal, json};
 
 /// Maximum repetitions of each side.
 const REPETITIONS_MAX: usize = 50;
@@ -39,16 +39,12 @@ pub(crate) async fn answer(history: Arc<History>, request: Request) -> Answer {
             side(&history, "A", &sides.a)?,
             side(&history, "B", &sides.b)?,
         );
-        compare::compare(&a, &b, compare::MARGIN).map_err(refused)
+        compare::compare(&a, &b, compare::MARGIN).map_err(Refusal::not_comparable)
     });
     match compared.await {
         Ok(compared) => Ok(json(&told(&compared?))),
         Err(error) => Err(Refusal::internal(&error.into())),
     }
-}
-
-fn refused(error: impl std::fmt::Display) -> Refusal {
-    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
 }
 
 /// Loads the runs of one side. Blocks.
@@ -62,8 +58,11 @@ fn side(history: &History, name: &str, ids: &[String]) -> Result<Repetitions, Re
             label: None,
             path: history.folder(id),
         };
-        side.runs
-            .extend(compare::repetitions(&input).map_err(refused)?.runs);
+        side.runs.extend(
+            compare::repetitions(&input)
+                .map_err(Refusal::not_comparable)?
+                .runs,
+        );
     }
     Ok(side)
 }

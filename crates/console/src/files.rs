@@ -6,15 +6,14 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use bytes::Bytes;
-use cairn_http::{Body, BodyError, BodySender, Response, respond};
-use http::StatusCode;
+use cairn_http::{Body, BodyError, BodySender, Response};
 use http::header::{
     CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
-use crate::answer::{Answer, Refusal};
+use crate::status::{self, Answer, Refusal};
 
 const FILES_MAX: usize = 5000;
 const DEPTH_MAX: usize = 6;
@@ -103,13 +102,13 @@ pub(crate) async fn serve(folder: PathBuf, path: String, download: bool) -> Answ
     let content_type = content_type(name);
     let (sender, body) = Body::channel(Some(length), 4);
     tokio::task::spawn_blocking(move || send_file(file, length, sender));
-    let mut response = respond::typed(StatusCode::OK, content_type, body);
+    let mut response = status::content(content_type, body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, length.into());
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     disposition(&mut response, name, download);
     // The file of an active run still changes.
-    crate::answer::no_store(&mut response);
+    status::no_store(&mut response);
     Ok(response)
 }
 

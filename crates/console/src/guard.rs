@@ -8,13 +8,13 @@
 use std::net::IpAddr;
 
 use cairn_http::{Request, Response};
+use http::Method;
 use http::header::{
     CONTENT_SECURITY_POLICY, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use http::{Method, StatusCode};
 
-use crate::answer::Refusal;
+use crate::status::Refusal;
 
 /// Allows only this host's resources, no inline scripts and no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
@@ -37,18 +37,15 @@ impl Guard {
     pub(crate) fn check(&self, request: &Request) -> Result<(), Refusal> {
         let host = header(request.headers(), HOST).unwrap_or_default();
         if !self.knows(host) {
-            return Err(Refusal::new(
-                StatusCode::MISDIRECTED_REQUEST,
-                format!(
-                    "Host {host:?} is not known here: use an address or localhost, or name it \
+            return Err(Refusal::unknown_host(format!(
+                "Host {host:?} is not known here: use an address or localhost, or name it \
                      with --console-host"
-                ),
-            ));
+            )));
         }
         if matches!(*request.method(), Method::GET | Method::HEAD) {
             return Ok(());
         }
-        let refused = |why: &str| Err(Refusal::new(StatusCode::FORBIDDEN, why));
+        let refused = |why: &str| Err(Refusal::foreign_page(why));
         if !request.headers().contains_key(OWN_HEADER) {
             return refused("X-Cairn-Console: this header is missing; the console's page sends it");
         }
@@ -121,7 +118,7 @@ mod tests {
         }
         let guard = Guard::new(vec!["Lab.example".into()]);
         let request = request.body(Body::empty()).unwrap();
-        guard.check(&request).err().map(|r| r.status.as_u16())
+        guard.check(&request).err().map(|r| r.status().as_u16())
     }
 
     #[test]

@@ -10,7 +10,6 @@
 //! [`ConsoleServer`]; the state of a store comes through a
 //! [`StoreView`](cairn_console_api::StoreView).
 
-mod answer;
 mod archive;
 mod assets;
 mod audit;
@@ -20,10 +19,12 @@ mod figures;
 mod files;
 mod guard;
 mod history;
+mod json_body;
 mod live;
 mod queue;
 mod router;
 mod session;
+mod status;
 mod store;
 mod submission;
 mod swift;

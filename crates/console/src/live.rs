@@ -13,15 +13,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cairn_http::{Body, BodySender, Response, respond};
+use cairn_http::{Body, BodySender, Response};
 use cairn_lab::record::RunFolder;
-use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::Console;
-use crate::answer::no_store;
 use crate::history::{Stamp, stamp_of};
+use crate::status::{self, no_store};
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval of keep-alive comments, for proxies that would close a silent connection.
@@ -43,7 +42,7 @@ pub(crate) fn events(console: Arc<Console>, id: String) -> Response {
         }
         sender.finish().await;
     });
-    let mut response = respond::typed(StatusCode::OK, "text/event-stream", body);
+    let mut response = status::content("text/event-stream", body);
     no_store(&mut response);
     response
 }

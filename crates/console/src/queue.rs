@@ -11,16 +11,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cairn_lab::fail_if;
 use cairn_lab::record;
-use http::StatusCode;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
-use crate::answer::Refusal;
 use crate::command::{self, Program, Target};
 use crate::history::{History, Note, State, now};
+use crate::status::Refusal;
 use crate::submission::Submission;
 
 const WAITING_MAX: usize = 100;
@@ -68,10 +67,7 @@ impl Queue {
     /// Appends a run; returns its id. Blocks.
     pub(crate) fn submit(&self, submission: Submission, target: Target) -> Result<String, Refusal> {
         if self.lock().waiting.len() >= WAITING_MAX {
-            return Err(Refusal::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("{WAITING_MAX} runs are waiting already: cancel some, or come back later"),
-            ));
+            return Err(Refusal::queue_full(WAITING_MAX));
         }
         let title = submission.title();
         let id = self.history.new_id(&title);

@@ -6,17 +6,18 @@ use std::time::Duration;
 
 use cairn_http::{Context, Request, Response, Service, ServiceFuture};
 use cairn_lab::record::RunFolder;
+use http::Method;
 use http::header::{HeaderValue, RETRY_AFTER};
-use http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::answer::{Answer, Refusal, done, json, read_json};
 use crate::audit::{Facts, Watched};
 use crate::command::Target as QueueTarget;
 use crate::history::History;
+use crate::json_body::read_json;
 use crate::session::StoreUser;
+use crate::status::{Answer, Refusal, done, json};
 use crate::store::Store;
 use crate::submission::{Read, Submission, Target, WORKLOAD_BYTES};
 use crate::{Console, archive, assets, compare, figures, files, guard, live, swift};
@@ -59,19 +60,13 @@ async fn answer(console: &Arc<Console>, request: Request) -> Answer {
         return session(console, request).await;
     }
     if !console.sessions.is_open(request.headers()) {
-        return Err(Refusal {
-            field: Some("session"),
-            ..Refusal::new(StatusCode::UNAUTHORIZED, "sign in first")
-        });
+        return Err(Refusal::not_signed_in());
     }
     if path.starts_with(swift::PREFIX) {
         let user = console
             .sessions
             .store_user(request.headers())
-            .ok_or_else(|| Refusal {
-                field: Some("store"),
-                ..Refusal::new(StatusCode::UNAUTHORIZED, "sign in to the store first")
-            })?;
+            .ok_or_else(Refusal::no_store_user)?;
         let remote = remote(&request);
         Facts::of(&request).add("user", &user.name);
         return swift::pass(store(console)?, &user, request, remote).await;
@@ -129,7 +124,7 @@ async fn run(console: &Arc<Console>, request: &Request, id: String, rest: &[&str
                     .ok_or_else(|| Refusal::not_found("the run"))?;
                 if !entry.note.state.is_over() {
                     let words = "this run is not over: cancel it first";
-                    return Err(Refusal::new(StatusCode::CONFLICT, words));
+                    return Err(Refusal::conflict(words));
                 }
                 history
                     .remove(&id)
@@ -142,8 +137,7 @@ async fn run(console: &Arc<Console>, request: &Request, id: String, rest: &[&str
             let queue = console.queue.clone();
             blocking(move || match queue.cancel(&id) {
                 true => Ok(done()),
-                false => Err(Refusal::new(
-                    StatusCode::CONFLICT,
+                false => Err(Refusal::conflict(
                     "this run neither waits nor is it under way here",
                 )),
             })
@@ -198,10 +192,7 @@ async fn run(console: &Arc<Console>, request: &Request, id: String, rest: &[&str
 fn get(request: &Request) -> Result<(), Refusal> {
     match request.method() {
         &Method::GET | &Method::HEAD => Ok(()),
-        other => Err(Refusal::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            format!("{other} is not offered here"),
-        )),
+        other => Err(Refusal::not_offered(other)),
     }
 }
 
@@ -336,10 +327,7 @@ async fn session(console: &Arc<Console>, request: Request) -> Answer {
             let given: SignIn = read_json(request, SMALL_BODY_MAX_BYTES).await?;
             if !console.password.is(&given.password) {
                 tracing::warn!(%address, "a wrong password for the console");
-                return Err(Refusal {
-                    field: Some("password"),
-                    ..Refusal::new(StatusCode::FORBIDDEN, "This is not the console's password.")
-                });
+                return Err(Refusal::wrong_password());
             }
             console.sessions.not_failed(address);
             let mut response = done();
@@ -357,14 +345,7 @@ async fn session(console: &Arc<Console>, request: Request) -> Answer {
 
 fn too_many(wait: Duration) -> Response {
     let seconds = wait.as_secs() + 1;
-    let refusal = Refusal {
-        field: Some("password"),
-        ..Refusal::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            format!("Too many wrong passwords: try again in {seconds} seconds."),
-        )
-    };
-    let mut response = refusal.response();
+    let mut response = Refusal::too_many_tries(seconds).response();
     response
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -399,7 +380,7 @@ async fn store_user(console: &Arc<Console>, request: Request) -> Answer {
                     Ok(json(&about))
                 }
                 Err(refusal) => {
-                    if refusal.status != StatusCode::FORBIDDEN {
+                    if !refusal.is_forbidden() {
                         console.sessions.not_failed(address);
                     }
                     Err(refusal)
@@ -430,7 +411,7 @@ fn decoded(text: &str) -> Result<String, Refusal> {
     let decoded = percent_decode_str(text).decode_utf8();
     decoded
         .map(std::borrow::Cow::into_owned)
-        .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "path: not UTF-8"))
+        .map_err(|_| Refusal::malformed("path: not UTF-8"))
 }
 
 /// Runs file access off the event loop.

@@ -2,10 +2,9 @@
 
 use cairn_lab::footprint::{Footprint, LocalAccess};
 use cairn_lab::workload::{self, Workload};
-use http::StatusCode;
 use serde::Deserialize;
 
-use crate::answer::Refusal;
+use crate::status::Refusal;
 
 /// Maximum size of a workload file; the largest published ones have 300 KB.
 pub(crate) const WORKLOAD_BYTES: usize = 4 << 20;
@@ -139,10 +138,9 @@ impl Submission {
             .apply(&mut workload.plan)
             .map_err(|error| Refusal::field("url", error.to_string()))?;
         let footprint = Footprint::of(&workload.plan);
-        local.check(&footprint).map_err(|error| Refusal {
-            field: Some("text"),
-            ..Refusal::new(StatusCode::FORBIDDEN, error.to_string())
-        })?;
+        local
+            .check(&footprint)
+            .map_err(|error| Refusal::no_local_access(error.to_string()))?;
         Ok(Read {
             workload,
             footprint,
@@ -199,7 +197,7 @@ mod tests {
             ),
         ] {
             let refusal = submission(json).check().expect_err(field);
-            assert_eq!(refusal.field, Some(field), "{}", refusal.message);
+            assert_eq!(refusal.field, Some(field), "{refusal:?}");
         }
     }
 }

@@ -17,9 +17,9 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
-use crate::answer::{Answer, Refusal, no_store};
 use crate::files::disposition;
 use crate::session::StoreUser;
+use crate::status::{Answer, Refusal, no_store};
 use crate::store::Store;
 
 /// Path prefix of forwarded requests.
@@ -71,13 +71,10 @@ fn refusal(error: &LoginError) -> Refusal {
         }
         error => {
             let words = format!("the store's sign-in: {error}");
-            return Refusal::new(StatusCode::BAD_GATEWAY, words);
+            return Refusal::store_failed(words);
         }
     };
-    Refusal {
-        field: Some("key"),
-        ..Refusal::new(StatusCode::FORBIDDEN, words)
-    }
+    Refusal::wrong_key(words)
 }
 
 fn context(remote: Option<SocketAddr>) -> Context {
@@ -93,7 +90,7 @@ fn request(
     path: &str,
     remote: Option<SocketAddr>,
 ) -> Result<Request, Refusal> {
-    let bad = |error: http::Error| Refusal::new(StatusCode::BAD_REQUEST, format!("path: {error}"));
+    let bad = |error: http::Error| Refusal::malformed(format!("path: {error}"));
     let endpoint = &store.view.endpoint;
     let host = endpoint
         .split_once("://")
@@ -121,10 +118,7 @@ pub(crate) async fn pass(
     let path = full.split('?').next().unwrap_or_default();
     let below = path.strip_prefix(&*user.account);
     let Some(below) = below.filter(|b| b.is_empty() || b.starts_with('/')) else {
-        return Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            format!("path: only {} is open to this user here", user.account),
-        ));
+        return Err(Refusal::outside_account(&user.account));
     };
     let allowed = [
         Method::GET,
@@ -134,10 +128,7 @@ pub(crate) async fn pass(
         Method::DELETE,
     ];
     if !allowed.contains(&parts.method) {
-        return Err(Refusal::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            format!("{} is not offered here", parts.method),
-        ));
+        return Err(Refusal::not_offered(&parts.method));
     }
     let object = below
         .trim_start_matches('/')

@@ -168,6 +168,8 @@ mod tests {
         }
     }
 
+    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
     #[test]
     fn tags() {
         let tags = EntityTags::parse("\"a\", b ,, W/\"c\"");
@@ -177,12 +179,10 @@ mod tests {
         assert!(!EntityTags::parse("").contains(""));
     }
 
-    const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
-
     #[test]
     fn dates() {
-        assert_eq!(parse_date(DATE), Some(784_111_777));
         for lenient in [
+            DATE,
             "Mon, 06 Nov 1994 08:49:37 GMT",
             "06 Nov 1994 08:49:37",
             "Sun, 6 november 1994 08:49:37 +0200",
@@ -204,7 +204,6 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        let date = DATE;
         let none = Conditions::default();
         type Case<'a> = (Conditions<'a>, u64, Verdict);
         let cases: [Case; 9] = [
@@ -243,7 +242,7 @@ mod tests {
             ),
             (
                 Conditions {
-                    if_modified_since: Some(date),
+                    if_modified_since: Some(DATE),
                     ..none
                 },
                 784_111_777,
@@ -251,7 +250,7 @@ mod tests {
             ),
             (
                 Conditions {
-                    if_modified_since: Some(date),
+                    if_modified_since: Some(DATE),
                     ..none
                 },
                 784_111_778,
@@ -259,7 +258,7 @@ mod tests {
             ),
             (
                 Conditions {
-                    if_unmodified_since: Some(date),
+                    if_unmodified_since: Some(DATE),
                     ..none
                 },
                 784_111_778,

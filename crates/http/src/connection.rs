@@ -27,7 +27,7 @@ use crate::options::{MetricsAccess, ServeOptions};
 use crate::pieces::Pieces;
 use crate::progress::{Answering, Progress, Watched};
 use crate::proxy_line::{self, ProxyLine, ProxyLineError};
-use crate::respond;
+use crate::respond::{self, status};
 use crate::service::{Handler, Request, Response};
 use crate::slots::Slot;
 use crate::tls::{ReadAhead, ServerTls, Slices};
@@ -334,8 +334,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, slot: &Slot) 
             MetricsAccess::Everybody => true,
         };
         if allowed {
-            let text = shared.metrics.encode();
-            return respond::typed(StatusCode::OK, Metrics::CONTENT_TYPE, text);
+            return status::metrics(shared.metrics.encode());
         }
     }
     let started = Instant::now();
@@ -383,7 +382,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, slot: &Slot) 
 
 /// The response for a request that got no slot.
 fn busy(request: &Request, shared: &Shared, started: Instant) -> Response {
-    let mut response = respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+    let mut response = status::busy();
     let headers = response.headers_mut();
     headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
     headers.insert(CONNECTION, HeaderValue::from_static("close"));

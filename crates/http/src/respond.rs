@@ -1,5 +1,7 @@
 //! Helpers for responses: Swift's short HTML bodies for errors, header values, dates.
 
+pub(crate) mod status;
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use cairn_types::Timestamp;
@@ -15,14 +17,13 @@ const LINEAR_SEARCH_MAX: usize = 24;
 /// Swift's status codes beyond the standard ones.
 pub const CLIENT_DISCONNECT: u16 = 499;
 pub const RATE_LIMITED: u16 = 498;
-pub const INSUFFICIENT_STORAGE: StatusCode = StatusCode::INSUFFICIENT_STORAGE;
 
 /// Content type of Swift's error bodies.
 pub const HTML: &str = "text/html; charset=UTF-8";
 
 /// The status for a code that may be missing in `http`'s list; 500 if it is not a valid code.
 pub fn status(code: u16) -> StatusCode {
-    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    StatusCode::from_u16(code).unwrap_or(status::INVALID_CODE)
 }
 
 /// A response without a body.

@@ -24,14 +24,14 @@ pub use words::{figures, headline, markdown, section, text, verdict as verdict_w
 
 use thiserror::Error;
 
+use crate::open::OpenError;
 use crate::report::Input;
-use crate::results::ReadError;
 use crate::results::model::Run;
 
 #[derive(Debug, Error)]
 pub enum CompareError {
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Open(#[from] OpenError),
     #[error("{side}: no run was found")]
     Empty { side: String },
     #[error(

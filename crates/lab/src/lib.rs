@@ -16,6 +16,7 @@ pub mod footprint;
 pub mod import;
 pub mod latencies;
 pub mod omission;
+pub mod open;
 pub mod plan;
 pub mod plot;
 pub mod record;

@@ -15,7 +15,7 @@ mod view;
 mod writer;
 
 pub use model::unnumbered;
-pub use read::{ReadError, Recorded, open, read_folder};
+pub use read::{ReadError, Recorded, read_folder};
 pub use tables::write_run as write_run_tables;
 pub use time::{date_time, duration, rfc3339};
 pub use view::open_loop_words;

@@ -1,11 +1,12 @@
 //! Paths of the public API, decoded for filters: of a request, and in headers that name another
 //! account, container or object. A malformed header gets 412.
 
+use crate::status;
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Response, respond};
+use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
 
 /// The decoded path of an account, or of something below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub(crate) fn names_object(raw: &str) -> bool {
 }
 
 pub(crate) fn refuse(message: &'static str) -> Response {
-    respond::text(StatusCode::PRECONDITION_FAILED, message)
+    status::bad_path(message)
 }
 
 /// Container and object of a header such as `Destination`, with or without a leading slash.

@@ -1,10 +1,11 @@
 //! Requests that a filter makes on its own because of a client's request, of which they carry only
 //! the origin and the requester.
 
+use crate::status;
 use cairn_http::params::with_path_and_query;
-use cairn_http::{Body, Context, Request, Response, respond};
+use cairn_http::{Body, Context, Request, Response};
 use http::header::{HOST, HeaderValue, REFERER, USER_AGENT};
-use http::{Extensions, HeaderMap, Method, StatusCode};
+use http::{Extensions, HeaderMap, Method};
 
 /// Maximum bytes of an unwanted response that are read to reuse its connection.
 const DRAIN_MAX_BYTES: u64 = 64 * 1024;
@@ -70,8 +71,8 @@ impl Cause {
         query: &str,
     ) -> Result<Request, Response> {
         let mut request = Request::new(Body::empty());
-        *request.uri_mut() = with_path_and_query(path, Some(query))
-            .ok_or_else(|| respond::standard(StatusCode::URI_TOO_LONG))?;
+        *request.uri_mut() =
+            with_path_and_query(path, Some(query)).ok_or_else(status::path_too_long)?;
         *request.method_mut() = method;
         *request.headers_mut() = self.headers.clone();
         request.extensions_mut().insert(context);

@@ -8,14 +8,15 @@
 
 use std::sync::Arc;
 
+use crate::status;
 use cairn_formats::ini::Section;
 use cairn_http::{Request, Response, respond};
+use http::Method;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD,
     ALLOW, HeaderName, HeaderValue, ORIGIN, VARY,
 };
-use http::{Method, StatusCode};
 
 /// Headers of a login's response that scripts may read, besides the default ones.
 const EXPOSED: &str = "x-auth-token, x-auth-token-expires, x-storage-token, x-storage-url, \
@@ -49,7 +50,7 @@ impl CrossOrigin {
             return None;
         }
         let asked = request.headers();
-        let mut response = respond::empty(StatusCode::OK);
+        let mut response = status::ok();
         let offered = methods.join(", ");
         respond::set(response.headers_mut(), ALLOW.as_str(), &offered);
         let Some(origin) = asked.get(ORIGIN) else {
@@ -57,7 +58,7 @@ impl CrossOrigin {
         };
         let method = respond::header(asked, ACCESS_CONTROL_REQUEST_METHOD.as_str()).unwrap_or("");
         if !self.allows(origin) || !methods.contains(&method) {
-            *response.status_mut() = StatusCode::UNAUTHORIZED;
+            status::deny_origin(&mut response);
             return Some(response);
         }
         self.name_origin(origin, &mut response);
@@ -117,6 +118,8 @@ fn vary(response: &mut Response, on: HeaderName) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use cairn_http::Body;
+
+    use http::StatusCode;
 
     use super::*;
 

@@ -4,10 +4,10 @@
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{quote_path, split_path};
 use cairn_http::{Context, Request, Response, respond};
-use http::StatusCode;
 use http::header::{HOST, WWW_AUTHENTICATE};
 
 use crate::FilterError;
+use crate::status;
 
 /// Parses `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or an empty list, are the empty
 /// prefix.
@@ -52,7 +52,7 @@ pub(crate) fn account_prefix<'p>(prefixes: &'p [String], account: &str) -> Optio
 
 /// A 401 for a realm: an account, or `unknown`.
 pub(crate) fn unauthorized(realm: &str) -> Response {
-    let mut response = respond::standard(StatusCode::UNAUTHORIZED);
+    let mut response = status::unauthorized();
     let value = format!("Swift realm=\"{}\"", quote_path(realm));
     respond::set(response.headers_mut(), WWW_AUTHENTICATE.as_str(), value);
     response
@@ -61,7 +61,7 @@ pub(crate) fn unauthorized(realm: &str) -> Response {
 /// The denial: 403 for an authenticated user, 401 for an anonymous one.
 pub(crate) fn deny(path: &str, is_known: bool) -> Response {
     if is_known {
-        return respond::standard(StatusCode::FORBIDDEN);
+        return status::forbidden();
     }
     let realm = split_path(path, 2, 3, true)
         .and_then(|parts| parts[1])

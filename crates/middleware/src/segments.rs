@@ -27,6 +27,7 @@ pub(crate) use answer::{
 };
 pub(crate) use rate::RateLimit;
 
+use crate::status;
 use crate::subrequest::Subrequests;
 
 /// Maximum bytes reported of a segment's error body.
@@ -99,10 +100,8 @@ impl SegmentError {
     /// The response if none has begun yet.
     fn into_response(self) -> Response {
         match self {
-            SegmentError::Refused { status: 500.., .. } => {
-                respond::standard(StatusCode::SERVICE_UNAVAILABLE)
-            }
-            _ => respond::standard(StatusCode::CONFLICT),
+            SegmentError::Refused { status: 500.., .. } => status::unavailable(),
+            _ => status::wrong_segment(),
         }
     }
 }

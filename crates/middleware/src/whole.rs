@@ -1,11 +1,11 @@
 //! Listings collected in memory for rewriting. One that exceeds the maximum size of a listing is
 //! passed on unchanged instead.
 
+use crate::status;
 use bytes::{Bytes, BytesMut};
 use cairn_formats::listing::MAX_LISTING_BYTES;
 use cairn_http::{Body, Response, own_thread, respond};
 use futures_util::{StreamExt, stream};
-use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use memchr::memmem;
@@ -41,7 +41,7 @@ async fn collect(response: Response, limit: u64) -> Result<(Parts, Bytes), Respo
             }
             Some(Err(error)) => {
                 error!(%error, "a listing broke off");
-                return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+                return Err(status::unavailable());
             }
         }
         let held = all.len() + first.as_ref().map_or(0, Bytes::len);

@@ -21,10 +21,11 @@ use tokio::sync::watch;
 
 use crate::cluster::Cluster;
 use crate::conf::ServerConf;
+use crate::listen::reachable;
 use crate::role::Role;
 use crate::settings::ServerSettings;
 use crate::signals::StopSignals;
-use crate::up::StoreTls;
+use crate::store_tls::StoreTls;
 
 /// A console to be served, with its port bound.
 #[derive(Debug)]
@@ -158,8 +159,8 @@ pub(crate) fn store_view(
     Some(StoreView {
         swift: handlers[place].clone(),
         endpoint: match proxy.tls {
-            Some(_) => format!("https://{}", crate::up::reachable(proxy.bind)),
-            None => format!("http://{}", crate::up::reachable(proxy.bind)),
+            Some(_) => format!("https://{}", reachable(proxy.bind)),
+            None => format!("http://{}", reachable(proxy.bind)),
         },
         metrics: metrics.clone(),
         state: Arc::new(move || state(&cluster, &local)),

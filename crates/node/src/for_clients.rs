@@ -2,9 +2,11 @@
 //! refused, which a separate server handles on the replication network.
 
 use cairn_http::{Handler, Request, Response, Service, ServiceFuture, respond};
+use http::Method;
 use http::header::ALLOW;
-use http::{Method, StatusCode};
 use std::sync::Arc;
+
+use crate::status;
 
 const REPLICATION_METHODS: [&str; 2] = ["REPLICATE", "SSYNC"];
 
@@ -20,7 +22,7 @@ impl ForClients {
     async fn answer(&self, request: Request) -> Response {
         let method = request.method().clone();
         if REPLICATION_METHODS.contains(&method.as_str()) {
-            return respond::standard(StatusCode::METHOD_NOT_ALLOWED);
+            return status::not_for_clients();
         }
         let mut response = self.server.call(request).await;
         if method == Method::OPTIONS
@@ -47,6 +49,7 @@ impl Service for ForClients {
 mod tests {
     use cairn_http::Body;
     use cairn_http::service::handler_fn;
+    use http::StatusCode;
 
     use super::*;
 

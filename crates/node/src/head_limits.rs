@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use cairn_http::{Handler, Request, Response, Service, ServiceFuture, respond};
+use cairn_http::{Handler, Request, Service, ServiceFuture};
 use cairn_types::Constraints;
-use http::StatusCode;
-use http::header::{CONNECTION, HeaderValue};
+
+use crate::status::{self, TooLong};
 
 /// Bytes of `: ` and CR LF.
 const HEADER_EXTRA_BYTES: usize = 4;
@@ -29,36 +29,27 @@ pub(crate) fn around(next: Handler, constraints: &Constraints) -> Handler {
 }
 
 impl HeadLimits {
-    fn refusal(&self, request: &Request) -> Option<StatusCode> {
+    fn refusal(&self, request: &Request) -> Option<TooLong> {
         let target = request
             .uri()
             .path_and_query()
             .map_or(0, |t| t.as_str().len());
         let line = request.method().as_str().len() + target + REQUEST_LINE_EXTRA_BYTES;
         if line >= self.max_request_line {
-            return Some(StatusCode::URI_TOO_LONG);
+            return Some(TooLong::RequestLine);
         }
         let is_long = request.headers().iter().any(|(name, value)| {
             name.as_str().len() + value.len() + HEADER_EXTRA_BYTES >= self.max_header_size
         });
-        is_long.then_some(StatusCode::BAD_REQUEST)
+        is_long.then_some(TooLong::Header)
     }
-}
-
-/// Refuses a request and closes the connection, as Swift does: data after such a head is not
-/// trusted.
-fn refuse(status: StatusCode) -> Response {
-    let mut response = respond::standard(status);
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    response
 }
 
 impl Service for HeadLimits {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         match self.refusal(&request) {
             None => self.next.call(request),
-            Some(status) => Box::pin(async move { refuse(status) }),
+            Some(part) => Box::pin(async move { status::head_too_long(part) }),
         }
     }
 }
@@ -66,7 +57,9 @@ impl Service for HeadLimits {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use cairn_http::{Body, handler_fn};
+    use cairn_http::{Body, handler_fn, respond};
+    use http::StatusCode;
+    use http::header::CONNECTION;
 
     use super::*;
 
@@ -84,12 +77,14 @@ mod tests {
                 .header("x-a", "v".repeat(header))
                 .body(Body::empty())
                 .unwrap();
-            limits.refusal(&request).map(|status| status.as_u16())
+            limits.refusal(&request).map(|part| {
+                let refused = status::head_too_long(part);
+                assert_eq!(refused.headers()[CONNECTION], "close");
+                refused.status().as_u16()
+            })
         };
         assert_eq!(refusal(34, 92), None);
         assert_eq!(refusal(35, 92), Some(414));
         assert_eq!(refusal(34, 93), Some(400));
-        let refused = refuse(StatusCode::URI_TOO_LONG);
-        assert_eq!(refused.headers()[CONNECTION], "close");
     }
 }

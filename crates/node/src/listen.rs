@@ -114,6 +114,16 @@ pub(crate) fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
+/// An address to connect to if the server listens on all.
+pub(crate) fn reachable(bind: SocketAddr) -> SocketAddr {
+    let ip = match bind.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bind.port())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +138,13 @@ mod tests {
         assert!(known("0.0.0.0:7").contains(&"127.0.0.1:7".parse().expect("an address")));
         // A documentation address, which no host has.
         assert!(!is_own("192.0.2.1".parse().expect("an address")));
+    }
+
+    #[test]
+    fn an_address_of_all_is_reached_locally() {
+        assert_eq!(
+            reachable(SocketAddr::from(([0, 0, 0, 0], 5))),
+            SocketAddr::from(([127, 0, 0, 1], 5))
+        );
     }
 }

@@ -33,13 +33,13 @@ use crate::logging::{self, LogOptions};
 use crate::role::Role;
 use crate::serve::{self, RunOptions};
 use crate::settings::{LogLevel, ServerSettings};
+use crate::store_tls::StoreTls;
 pub use console::ConsoleChoice;
 pub use layout::{Layout, Shape};
 use rings::Ports;
-pub use tls::{StoreTls, TlsChoice};
+pub use tls::TlsChoice;
 pub use user_sources::{USERS_VARIABLE, UserOption, read as read_users};
 pub use users::User;
-pub(crate) use welcome::reachable;
 
 /// Default region of the catalog.
 const DEFAULT_REGION: &str = "RegionOne";

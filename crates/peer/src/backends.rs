@@ -13,7 +13,7 @@ use cairn_http::{Handler, Request, Response, Service};
 use parking_lot::RwLock;
 
 use crate::clocks::Clocks;
-use crate::hedge::Hedging;
+use crate::hedging::Hedging;
 use crate::reach::Reach;
 
 /// A simulated network, which carries every call to servers of this process.

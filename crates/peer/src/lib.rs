@@ -11,6 +11,7 @@ pub mod error_limit;
 pub mod fan_out;
 pub mod gather;
 pub mod hedge;
+pub mod hedging;
 pub mod hosts;
 mod node;
 pub mod nodes;

@@ -7,10 +7,10 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tracing::{info, warn};
 
-use crate::app::Proxy;
 use crate::checks;
 use crate::headers;
 use crate::request::{Incoming, network_of};
+use crate::state::Proxy;
 use crate::status;
 use crate::write::Write;
 

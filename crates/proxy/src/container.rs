@@ -6,11 +6,11 @@ use cairn_types::ServerKind;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 
-use crate::app::Proxy;
 use crate::checks;
 use crate::headers;
 use crate::request::Incoming;
 use crate::shards::{self, Listed};
+use crate::state::Proxy;
 use crate::status;
 use crate::write::Write;
 

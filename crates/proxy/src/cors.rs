@@ -9,10 +9,10 @@ use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ALLOW, HeaderMap, VARY,
 };
 
-use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
 use crate::settings::ProxyOptions;
+use crate::state::Proxy;
 use crate::status;
 
 /// Headers that scripts may read in every response.

@@ -15,18 +15,11 @@ use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp, 
 use http::{HeaderMap, Method};
 use subtle::ConstantTimeEq;
 
-use crate::app::Proxy;
 use crate::headers::POLICY_INDEX;
+use crate::info_cache::KnownAccount;
 use crate::request::{Incoming, Target};
+use crate::state::Proxy;
 use crate::status;
-
-/// An account's information in the cache.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct KnownAccount {
-    pub(crate) info: Arc<AccountInfo>,
-    /// A database exists; false if `account_autocreate` only makes the account appear to.
-    pub(crate) stored: bool,
-}
 
 impl Proxy {
     pub(crate) async fn known_account(

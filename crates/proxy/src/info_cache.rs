@@ -7,7 +7,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_http::own_thread;
+use cairn_http::{AccountInfo, own_thread};
+use http::HeaderMap;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
@@ -100,6 +101,19 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
     {
         self.entries.write().remove(key);
     }
+}
+
+/// An account's information in the cache.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownAccount {
+    pub(crate) info: Arc<AccountInfo>,
+    /// A database exists; false if `account_autocreate` only makes the account appear to.
+    pub(crate) stored: bool,
+}
+
+/// Response of a completely sharded root to a listing.
+pub(crate) struct RootListing {
+    pub(crate) headers: HeaderMap,
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod app;
 mod checks;
 mod container;
 mod cors;
+mod erasure;
 mod headers;
 mod info;
 mod info_cache;
@@ -18,8 +19,9 @@ mod read;
 mod request;
 mod settings;
 mod shards;
+mod state;
 mod status;
 mod write;
 
-pub use app::Proxy;
 pub use settings::{ProxyOptions, ProxySettings};
+pub use state::Proxy;

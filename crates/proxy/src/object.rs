@@ -19,10 +19,10 @@ use cairn_types::{PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
 
-use self::erasure::Erasure;
-use crate::app::Proxy;
+use crate::erasure::Erasure;
 use crate::headers::{self, POLICY_INDEX};
 use crate::request::{Incoming, network_of};
+use crate::state::Proxy;
 use crate::status;
 
 /// An object's full name.

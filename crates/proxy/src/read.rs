@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::affinity::{Affinity, Sorting, Timings};
-use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::state::Proxy;
 
 use body::{Wanted, bare_etag, passed_on};
 use refusals::{Refusals, refusal};

@@ -19,9 +19,10 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tracing::{debug, error, warn};
 
-use crate::app::Proxy;
 use crate::headers;
+use crate::info_cache::RootListing;
 use crate::request::{Incoming, Target};
+use crate::state::Proxy;
 use crate::status;
 
 /// Maximum bytes of a listing: ten thousand names of a kilobyte with their metadata, or as many
@@ -33,11 +34,6 @@ const DEPTH_MAX: usize = 16;
 const RECORD_TYPE: &str = "x-backend-record-type";
 const SHARD_FORMAT: &str = "x-backend-record-shard-format";
 const RECORD_POLICY: &str = "x-backend-record-storage-policy-index";
-
-/// Response of a completely sharded root to a listing.
-pub(crate) struct RootListing {
-    headers: HeaderMap,
-}
 
 /// A listing, and whether its container headers come from the cache.
 pub(crate) struct Listed {

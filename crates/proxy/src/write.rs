@@ -12,8 +12,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method};
 use tracing::error;
 
-use crate::app::Proxy;
 use crate::headers;
+use crate::state::Proxy;
 use crate::status;
 
 /// A write to the replicas of one partition.

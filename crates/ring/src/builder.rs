@@ -27,7 +27,6 @@ use crate::device::Device;
 use crate::error::RingError;
 use crate::lookup::Ring;
 
-pub use edit::{DeviceChange, NewDevice};
 pub use error::BuilderError;
 pub use rebalance::{RebalanceOptions, RebalanceOutcome};
 pub use report::{BALANCE_MAX, DispersionReport, TierDispersion};

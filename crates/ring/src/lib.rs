@@ -18,7 +18,6 @@ mod data;
 mod device;
 mod error;
 mod files;
-mod handoffs;
 mod lookup;
 mod python_random;
 mod read;
@@ -26,15 +25,14 @@ mod write;
 
 pub use address::{AddressError, normalize_address, normalize_ip};
 pub use builder::{
-    BuilderDevice, BuilderError, DeviceChange, DispersionReport, NewDevice, RebalanceOptions,
-    RebalanceOutcome, RingBuilder, TierDispersion,
+    BuilderDevice, BuilderError, DispersionReport, RebalanceOptions, RebalanceOutcome, RingBuilder,
+    TierDispersion,
 };
 pub use composite::{Component, CompositeBuilder, CompositeError};
 pub use data::{FormatVersion, RingData, Row};
-pub use device::{Device, bracketed};
+pub use device::{Device, DeviceChange, NewDevice, bracketed};
 pub use error::RingError;
 pub use files::RingFile;
-pub use handoffs::{HandoffNode, Handoffs};
-pub use lookup::{PrimaryNode, Ring};
+pub use lookup::{HandoffNode, Handoffs, PrimaryNode, Ring};
 pub use python_random::{PythonRandom, Seed};
 pub use search::{DeviceSearch, SearchError};

@@ -1,5 +1,7 @@
 //! Look-up of devices: from a name's hash to its partition, and from a partition to its devices.
 
+mod handoffs;
+
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -10,8 +12,9 @@ use crate::bitset::BitSet;
 use crate::data::{FormatVersion, RingData};
 use crate::device::Device;
 use crate::error::RingError;
-use crate::handoffs::Handoffs;
 use crate::{read, write};
+
+pub use handoffs::{HandoffNode, Handoffs};
 
 /// A loaded, immutable ring, shared as `Arc<Ring>`; see [`crate::RingFile`] for reloading.
 #[derive(Clone, Debug)]

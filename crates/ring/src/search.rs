@@ -9,8 +9,7 @@
 //! Every part of a search or change is optional, but their order is fixed.
 
 use crate::address::{AddressError, normalize_address, normalize_ip};
-use crate::builder::{DeviceChange, NewDevice};
-use crate::device::Device;
+use crate::device::{Device, DeviceChange, NewDevice};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError {

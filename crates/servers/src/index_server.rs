@@ -13,7 +13,8 @@ use cairn_http::{Body, Response, own_thread, respond};
 use cairn_index::{DriveCheck, IndexError, Metadata, Reserve};
 use cairn_types::metadata::{is_sys_or_user_meta, title_case};
 use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp, header_name};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, HeaderValue};
 
 use status::Refused;
 
@@ -195,14 +196,9 @@ pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: impl ToStr
     respond::set(headers, name, value.to_string());
 }
 
-/// A successful response without a body.
-pub(crate) fn done(status: StatusCode) -> Response {
-    respond::standard(status)
-}
-
 /// The response to OPTIONS of a server with these methods.
 pub(crate) fn options(allow: &'static str, server: &'static str) -> Response {
-    let mut response = done(StatusCode::OK);
+    let mut response = status::ok();
     set(response.headers_mut(), "Allow", allow);
     set(response.headers_mut(), "Server", server);
     response
@@ -219,8 +215,20 @@ pub(crate) fn response(answer: Answer, is_head: bool) -> Response {
 
 /// The 204 response to a HEAD, with the content type that a GET would have.
 pub(crate) fn head(content_type: &str, headers: HeaderMap) -> Response {
-    let mut response = respond::empty(StatusCode::NO_CONTENT);
+    let mut response = status::empty();
     *response.headers_mut() = headers;
+    set_content_type(response.headers_mut(), content_type);
+    response
+}
+
+/// The response to a GET with these headers: a listing, or 204.
+pub(crate) fn listed(content_type: &str, headers: HeaderMap, body: Option<Body>) -> Response {
+    let mut response = status::listing(body);
+    let length = response.headers_mut().remove(CONTENT_LENGTH);
+    *response.headers_mut() = headers;
+    if let Some(length) = length {
+        response.headers_mut().insert(CONTENT_LENGTH, length);
+    }
     set_content_type(response.headers_mut(), content_type);
     response
 }

@@ -39,8 +39,8 @@ use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
 use cairn_peer::Backends;
 use cairn_types::PolicyIndex;
 use futures_util::FutureExt;
+use http::Method;
 use http::request::Parts;
-use http::{Method, StatusCode};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -166,7 +166,7 @@ impl Inner {
 
 /// Response to OPTIONS, by which swift-recon identifies a server.
 fn options() -> Response {
-    let mut response = respond::empty(StatusCode::OK);
+    let mut response = status::ok();
     let allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, SSYNC";
     respond::set(response.headers_mut(), "allow", allow);
     let server = concat!("object-server/", env!("CARGO_PKG_VERSION"));

@@ -205,8 +205,8 @@ fn documents(content: &str, footers: &Value, commit: Option<&str>) -> String {
     )
 }
 
-/// The body and headers of an upload, by a proxy or a replicator.
-fn some_upload(
+/// The body of some upload of a fragment; `set` adds the headers.
+fn upload(
     dice: &mut Dice,
     seconds: u64,
     index: String,
@@ -256,6 +256,24 @@ fn some_upload(
     }
 }
 
+/// The body of an SSYNC that offers the objects, and sends none.
+fn offers(dice: &mut Dice, seconds: u64) -> String {
+    let hash_path = HashPath::new("", "endcap");
+    let offers: String = OBJECTS
+        .iter()
+        .map(|object| {
+            let hash = hash_path.hash("a", Some("c"), Some(object)).hex();
+            let time = seconds - dice.roll(4);
+            let more = *dice.one(&["", " durable:False", " m:5", " m:1,durable:False"]);
+            format!("{hash} {time}.00000{more}\r\n")
+        })
+        .collect();
+    format!(
+        ":MISSING_CHECK: START\r\n{offers}:MISSING_CHECK: END\r\n\
+         :UPDATES: START\r\n:UPDATES: END\r\n"
+    )
+}
+
 /// Some request for one of a few objects, at a time somewhat after the one before.
 fn some_request(dice: &mut Dice, step: u64) -> Value {
     let object = *dice.one(&OBJECTS);
@@ -286,7 +304,7 @@ fn some_request(dice: &mut Dice, step: u64) -> Value {
         "PUT" => {
             set("x-timestamp", time);
             set("content-type", "a/b".into());
-            body = some_upload(dice, seconds, index, &mut set);
+            body = upload(dice, seconds, index, &mut set);
         }
         "POST" => {
             set("x-timestamp", time);
@@ -313,20 +331,7 @@ fn some_request(dice: &mut Dice, step: u64) -> Value {
         "SSYNC" => {
             set("x-backend-ssync-frag-index", index);
             set("transfer-encoding", "chunked".into());
-            let hash_path = HashPath::new("", "endcap");
-            let offers: String = OBJECTS
-                .iter()
-                .map(|object| {
-                    let hash = hash_path.hash("a", Some("c"), Some(object)).hex();
-                    let time = seconds - dice.roll(4);
-                    let more = *dice.one(&["", " durable:False", " m:5", " m:1,durable:False"]);
-                    format!("{hash} {time}.00000{more}\r\n")
-                })
-                .collect();
-            body = format!(
-                ":MISSING_CHECK: START\r\n{offers}:MISSING_CHECK: END\r\n\
-                 :UPDATES: START\r\n:UPDATES: END\r\n"
-            );
+            body = offers(dice, seconds);
         }
         _ => {}
     }

@@ -1,5 +1,7 @@
 //! Final checks, after faults have ended and the daemons have converged.
 
+mod fragments;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +9,13 @@ use std::path::{Path, PathBuf};
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::{ObjectHash, PolicyIndex, ServerKind};
 use md5::{Digest, Md5};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, Kind, hash_path};
-use crate::fragments;
-use crate::load::{ACCOUNT, CONTAINER_MARK, CONTAINERS, TRANSIENT, Trouble, look};
+use crate::client::{ACCOUNT, CONTAINER_MARK};
+use crate::cluster::{Cluster, hash_path};
+use crate::load::{CONTAINERS, TRANSIENT, Trouble, look};
 use crate::model::{
     Change, IN_FLIGHT_MAX_TICKS, Model, Name, Seen, Write, allowed, by, is_certain, may_be_hearsay,
 };
@@ -250,7 +252,7 @@ fn check_updates(cluster: &Cluster, wrong: &mut Vec<String>) {
 /// A listing of one replica, in JSON.
 async fn list(
     cluster: &Cluster,
-    kind: Kind,
+    kind: ServerKind,
     ring: &LoadedRing,
     container: Option<&str>,
 ) -> Vec<(usize, Result<Listing, String>)> {
@@ -271,7 +273,7 @@ async fn list(
         let status = answer.status().as_u16();
         let headers = answer.headers();
         let counted = ["object-count", "bytes-used"].map(|what| {
-            let value = headers.get(format!("x-{}-{what}", kind.name()));
+            let value = headers.get(format!("x-{}-{what}", kind.as_str()));
             value.and_then(|v| v.to_str().ok()?.parse().ok())
         });
         let mark = headers.get(CONTAINER_MARK).and_then(|v| v.to_str().ok());
@@ -306,7 +308,7 @@ async fn check_listing(
 ) -> Vec<Row> {
     let ring = cluster.rings().container();
     let mut first: Option<(usize, Vec<Row>)> = None;
-    for (node, listed) in list(cluster, Kind::Container, &ring, Some(container)).await {
+    for (node, listed) in list(cluster, ServerKind::Container, &ring, Some(container)).await {
         let rows: Vec<Row> = match listed {
             Ok(listing) => {
                 let (listed, counted) = (listing.sums(|_| 1), listing.counted);
@@ -360,7 +362,7 @@ async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<Strin
     let states = allowed(&model.container.writes(&name), now, false);
     let ring = cluster.rings().container();
     let mut first: Option<(usize, Option<String>)> = None;
-    for (node, listed) in list(cluster, Kind::Container, &ring, Some(&name.0)).await {
+    for (node, listed) in list(cluster, ServerKind::Container, &ring, Some(&name.0)).await {
         let mark = match listed {
             Ok(listing) => Some(listing.mark.unwrap_or_default()),
             Err(why) if why == NOT_FOUND => None,
@@ -401,10 +403,10 @@ fn check_databases(
     wrong: &mut Vec<String>,
 ) {
     let containers = CONTAINERS.iter().chain([&TRANSIENT]);
-    let containers = containers.map(|name| (Kind::Container, Some(*name)));
-    for (kind, container) in containers.chain([(Kind::Account, None)]) {
+    let containers = containers.map(|name| (ServerKind::Container, Some(*name)));
+    for (kind, container) in containers.chain([(ServerKind::Account, None)]) {
         let ring = match kind {
-            Kind::Account => cluster.rings().account(),
+            ServerKind::Account => cluster.rings().account(),
             _ => cluster.rings().container(),
         };
         let is_there = container.is_none_or(|name| there.contains_key(name));
@@ -412,7 +414,7 @@ fn check_databases(
         let partition = ring.partition(&hash_path(), ACCOUNT, container, None);
         let folder = format!(
             "{}s/{partition}/{}/{}",
-            kind.name(),
+            kind.as_str(),
             hash.suffix(),
             hash.hex()
         );
@@ -468,7 +470,7 @@ async fn check_account(
         .writes(&(TRANSIENT.to_owned(), String::new()));
     let is_hearsay = may_be_hearsay(&writes, *cluster.shared.replaced.lock());
     let mut counts = counts.clone();
-    for (place, (node, listed)) in list(cluster, Kind::Account, &ring, None)
+    for (place, (node, listed)) in list(cluster, ServerKind::Account, &ring, None)
         .await
         .into_iter()
         .enumerate()

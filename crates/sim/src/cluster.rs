@@ -1,7 +1,6 @@
 //! The cluster: four storage nodes of the real servers and daemons, two proxies, one network.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +16,9 @@ use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::{IndexConfig, IndexPool};
 use cairn_peer::{Backends, Rings};
-use cairn_types::{Constraints, HashPath, PolicySet};
+use cairn_types::{Constraints, HashPath, PolicySet, ServerKind};
 
+use crate::addresses::{SERVERS, address};
 use crate::disk::Image;
 use crate::life::{Life, LifeMachine};
 use crate::network::{Port, Wires};
@@ -41,25 +41,6 @@ const SENDS_OBJECTS: Options = &[
 ];
 const SENDS_ROWS: Options = &[("whole_databases", "rows"), ("node_timeout", "3")];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Object,
-    Container,
-    Account,
-}
-
-impl Kind {
-    pub(crate) const ALL: [Kind; 3] = [Kind::Object, Kind::Container, Kind::Account];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Object => "object",
-            Kind::Container => "container",
-            Kind::Account => "account",
-        }
-    }
-}
-
 /// Engines of a server, or of a node's daemons, which share no state.
 fn fresh_engines(policies: &PolicySet) -> Engines {
     let engine = DiskFileEngine::new(hash_path(), policies, DiskFileConfig::default());
@@ -75,12 +56,6 @@ fn devices(life: &Arc<Life>, root: &Path) -> Arc<Devices> {
         machine: Some(Arc::new(LifeMachine(life.clone()))),
         ..DevicesConfig::new(root)
     })
-}
-
-/// Address of a node's server.
-pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
-    let port = 6000 + 10 * node as u16 + kind as u16;
-    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
 pub(crate) fn hash_path() -> HashPath {
@@ -101,29 +76,31 @@ pub(crate) const DAEMONS: [DaemonKind; 8] = [
 ];
 
 /// The server beside which a daemon works, and its options.
-fn daemon_options(kind: DaemonKind) -> (Kind, Options) {
+fn daemon_options(kind: DaemonKind) -> (ServerKind, Options) {
     match kind {
-        DaemonKind::AccountReplicator => (Kind::Account, SENDS_ROWS),
-        DaemonKind::ContainerReplicator => (Kind::Container, SENDS_ROWS),
-        DaemonKind::ContainerUpdater => (Kind::Container, &[("account_suppression_time", "1")]),
+        DaemonKind::AccountReplicator => (ServerKind::Account, SENDS_ROWS),
+        DaemonKind::ContainerReplicator => (ServerKind::Container, SENDS_ROWS),
+        DaemonKind::ContainerUpdater => {
+            (ServerKind::Container, &[("account_suppression_time", "1")])
+        }
         DaemonKind::ObjectAuditor => (
-            Kind::Object,
+            ServerKind::Object,
             &[("files_per_second", "0"), ("bytes_per_second", "0")],
         ),
         DaemonKind::ObjectExpirer => (
-            Kind::Object,
+            ServerKind::Object,
             &[("dequeue_from_legacy", "yes"), ("request_tries", "1")],
         ),
         DaemonKind::ObjectReconstructor | DaemonKind::ObjectReplicator => {
-            (Kind::Object, SENDS_OBJECTS)
+            (ServerKind::Object, SENDS_OBJECTS)
         }
-        DaemonKind::ObjectUpdater => (Kind::Object, &[("node_timeout", "3")]),
-        _ => (Kind::Object, &[]),
+        DaemonKind::ObjectUpdater => (ServerKind::Object, &[("node_timeout", "3")]),
+        _ => (ServerKind::Object, &[]),
     }
 }
 
 /// The section of a server, or of a daemon beside it.
-fn section(name: &str, node: usize, server: Kind, more: &[(&str, &str)]) -> Section {
+fn section(name: &str, node: usize, server: ServerKind, more: &[(&str, &str)]) -> Section {
     let port = address(node, server).port().to_string();
     let mut pairs = vec![
         ("bind_ip", "127.0.0.1"),
@@ -327,7 +304,7 @@ impl Cluster {
         self.shared.log(|| format!("n{node} starts"));
         let life = Life::begin(self.shared.clone(), node, self.device(node))?;
         let started = Arc::new(self.make_node(&life)?);
-        for (kind, handler) in Kind::ALL.into_iter().zip(&started.handlers) {
+        for (kind, handler) in SERVERS.into_iter().zip(&started.handlers) {
             let alive = life.alive.clone();
             let at = address(node, kind);
             self.wires.register(at, node, handler.clone(), alive);
@@ -375,16 +352,16 @@ impl Cluster {
     fn servers(&self, node: usize, parts: &mut NodeParts) -> Result<Vec<Handler>> {
         let chunk = READ_BYTES.to_string();
         let mut servers = Vec::new();
-        for kind in Kind::ALL {
+        for kind in SERVERS {
             let mut options = vec![("fallocate_reserve", "0")];
             if self.shared.manner.is_rotting {
                 options.push(("disk_chunk_size", &chunk));
             }
             let section = section("app", node, kind, &options);
             servers.push(match kind {
-                Kind::Object => cairn_assembly::object_server(&section, parts)?,
-                Kind::Container => cairn_assembly::container_server(&section, parts)?,
-                Kind::Account => cairn_assembly::account_server(&section, parts)?,
+                ServerKind::Object => cairn_assembly::object_server(&section, parts)?,
+                ServerKind::Container => cairn_assembly::container_server(&section, parts)?,
+                ServerKind::Account => cairn_assembly::account_server(&section, parts)?,
             });
         }
         Ok(servers)

@@ -4,25 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, Request};
+use cairn_http::Body;
 use cairn_types::Timestamp;
 use futures_util::stream;
-use http::{HeaderMap, Method};
+use http::Method;
 use md5::{Digest, Md5};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
+use crate::client::{CONTAINER_MARK, MARK, ask, path};
 use crate::cluster::Cluster;
 use crate::manner::Manner;
 use crate::model::{Change, Model, Name, Seen};
 use crate::shared::PROXIES;
 
-pub(crate) const ACCOUNT: &str = "AUTH_sim";
 pub(crate) const CONTAINERS: [&str; 2] = ["c0", "c1"];
 /// A transient container, created and deleted, without objects.
 pub(crate) const TRANSIENT: &str = "d0";
 /// Longer than clocks differ.
 const PAUSE: Duration = Duration::from_secs(3);
-pub(crate) const CONTAINER_MARK: &str = "x-container-meta-mark";
 const OBJECTS: u64 = 4;
 /// Additional objects of each container, some of which expire.
 const EXPIRING: u64 = 2;
@@ -35,57 +34,6 @@ const CROWD_CLIENTS: u64 = 6;
 /// an object is read in several chunks, and so is a fragment of half its size.
 const LARGE_BYTES: usize = 140_000;
 const DAYS: u64 = 3 * 24 * 3600;
-pub(crate) const MARK: &str = "x-object-meta-mark";
-/// Timeout of a client's request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A response: status, headers, and the body if it is complete.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Option<Bytes>,
-}
-
-pub(crate) fn path(container: &str, object: Option<&str>) -> String {
-    match object {
-        Some(object) => format!("/v1/{ACCOUNT}/{container}/{object}"),
-        None => format!("/v1/{ACCOUNT}/{container}"),
-    }
-}
-
-/// Sends a request to a proxy; `None` without a timely response.
-pub(crate) async fn ask(
-    cluster: &Cluster,
-    proxy: usize,
-    method: Method,
-    path: &str,
-    headers: &[(&'static str, String)],
-    body: Body,
-) -> Option<Answer> {
-    let length = body.length();
-    let mut request = Request::new(body);
-    *request.method_mut() = method.clone();
-    *request.uri_mut() = path.parse().ok()?;
-    for (name, value) in headers {
-        request.headers_mut().insert(*name, value.parse().ok()?);
-    }
-    if let Some(length) = length.filter(|_| method == Method::PUT) {
-        request
-            .headers_mut()
-            .insert("content-length", length.into());
-    }
-    let asked = async {
-        let (head, body) = cluster.proxies[proxy].call(request).await.into_parts();
-        let body = body.collect(1 << 20).await.ok();
-        (head, body)
-    };
-    let (head, body) = timeout(REQUEST_TIMEOUT, asked).await.ok()?;
-    Some(Answer {
-        status: head.status.as_u16(),
-        headers: head.headers,
-        body,
-    })
-}
 
 /// The state of an object by a GET; an error without a usable response, or for content that was
 /// never sent.

@@ -6,11 +6,12 @@
 //! are injected; then faults end, the daemons converge, and the final state is compared with the
 //! responses that clients received. `docs/simulator.md` describes what is modelled and what is not.
 
+mod addresses;
 mod check;
+mod client;
 mod cluster;
 mod disk;
 mod faults;
-mod fragments;
 mod gates;
 mod life;
 mod load;

@@ -44,26 +44,26 @@ pub(crate) struct Port {
     pub(crate) alive: Arc<AtomicBool>,
 }
 
-/// Direction and delay of a message.
+/// One hop of a message: its direction and latency.
 #[derive(Clone, Copy)]
-struct Link {
+struct Hop {
     from: usize,
     to: usize,
-    takes: Duration,
+    latency: Duration,
 }
 
 /// The faults of one call.
 struct Fate {
     request_lost: bool,
-    answer_lost: bool,
-    doubled: bool,
+    response_lost: bool,
+    is_duplicated: bool,
     /// Bytes of a body after which it breaks off.
     request_breaks: Option<u64>,
-    answer_breaks: Option<u64>,
-    there: Duration,
-    back: Duration,
-    again: Duration,
-    goes_on_alone: bool,
+    response_breaks: Option<u64>,
+    request_latency: Duration,
+    response_latency: Duration,
+    duplicate_latency: Duration,
+    outlives_caller: bool,
 }
 
 impl Wires {
@@ -105,14 +105,14 @@ impl Wires {
         let breaks = || dice.per_mille(faults.break_off).then(|| dice.below(20_000));
         Fate {
             request_lost: dice.per_mille(faults.drop),
-            answer_lost: dice.per_mille(faults.drop),
-            doubled: dice.per_mille(faults.duplicate),
+            response_lost: dice.per_mille(faults.drop),
+            is_duplicated: dice.per_mille(faults.duplicate),
             request_breaks: breaks(),
-            answer_breaks: breaks(),
-            there: dice.micros(faults.delay.max(300)),
-            back: dice.micros(faults.delay.max(300)),
-            again: dice.micros(faults.delay.max(300) * 4),
-            goes_on_alone: dice.coin(),
+            response_breaks: breaks(),
+            request_latency: dice.micros(faults.delay.max(300)),
+            response_latency: dice.micros(faults.delay.max(300)),
+            duplicate_latency: dice.micros(faults.delay.max(300) * 4),
+            outlives_caller: dice.coin(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Wires {
             request.method(),
             request.uri().path()
         );
-        sleep(fate.there).await;
+        sleep(fate.request_latency).await;
         if self.is_cut(from, to) || fate.request_lost {
             self.shared.log(|| format!("{what} lost"));
             return std::future::pending().await;
@@ -153,17 +153,17 @@ impl Wires {
         }
         let interim = request.extensions().get::<Interim>().cloned();
         let mut request = over_the_wire(request, fate.request_breaks);
-        if fate.doubled {
-            self.send_again(&server, &request, fate.again);
+        if fate.is_duplicated {
+            self.send_again(&server, &request, fate.duplicate_latency);
         }
         let is_silent = Arc::new(AtomicBool::new(false));
         if let Some(interim) = interim {
-            let way = Link {
+            let hop = Hop {
                 from: to,
                 to: from,
-                takes: fate.back,
+                latency: fate.response_latency,
             };
-            let interim = self.clone().interims(interim, way, &server, &is_silent);
+            let interim = self.clone().interims(interim, hop, &server, &is_silent);
             request.extensions_mut().insert(interim);
             request = self.clone().while_connected(request, from, to);
         }
@@ -172,7 +172,7 @@ impl Wires {
         let task = tokio::spawn(called);
         let _guard = BreaksOff {
             task: task.abort_handle(),
-            is_on: !fate.goes_on_alone,
+            is_on: !fate.outlives_caller,
         };
         let response = task.await;
         if !alive.load(Ordering::Relaxed) {
@@ -181,13 +181,13 @@ impl Wires {
         let response = response.map_err(|_| broken("the server failed"))?;
         self.shared
             .log(|| format!("{what} {}", response.status().as_u16()));
-        sleep(fate.back).await;
-        if self.is_cut(to, from) || fate.answer_lost || is_silent.load(Ordering::Relaxed) {
+        sleep(fate.response_latency).await;
+        if self.is_cut(to, from) || fate.response_lost || is_silent.load(Ordering::Relaxed) {
             self.shared.log(|| format!("{what} answer lost"));
             return std::future::pending().await;
         }
         let (parts, body) = response.into_parts();
-        let body = until_down(broken_after(body, fate.answer_breaks), alive);
+        let body = until_down(broken_after(body, fate.response_breaks), alive);
         Ok(Response::from_parts(parts, body))
     }
 
@@ -196,7 +196,7 @@ impl Wires {
     fn interims(
         self: Arc<Self>,
         caller: Interim,
-        way: Link,
+        hop: Hop,
         server: &Server,
         is_silent: &Arc<AtomicBool>,
     ) -> Interim {
@@ -207,8 +207,8 @@ impl Wires {
             let drop = wires.shared.network.lock().drop;
             let is_lost = wires.shared.network_dice.per_mille(drop);
             tokio::spawn(async move {
-                sleep(way.takes).await;
-                if wires.is_cut(way.from, way.to) || is_lost || !alive.load(Ordering::Relaxed) {
+                sleep(hop.latency).await;
+                if wires.is_cut(hop.from, hop.to) || is_lost || !alive.load(Ordering::Relaxed) {
                     is_silent.store(true, Ordering::Relaxed);
                 }
                 if !is_silent.load(Ordering::Relaxed) {

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Result, ensure};
 use cairn_peer::Rings;
 use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder, Seed};
-use cairn_types::{PolicyIndex, PolicySet};
+use cairn_types::{PolicyIndex, PolicySet, ServerKind};
 
-use crate::cluster::{Kind, address};
+use crate::addresses::{SERVERS, address};
 use crate::policies::{FRAGMENTS_INDEX, policies};
 use crate::shared::{MACHINES, NODES};
 
@@ -50,21 +50,21 @@ impl RingSets {
 }
 
 /// The ring of each kind of server, and that of the erasure-coded policy.
-fn all_rings() -> impl Iterator<Item = (Kind, PolicyIndex)> {
-    let of_zero = Kind::ALL.into_iter().map(|kind| (kind, PolicyIndex(0)));
-    of_zero.chain([(Kind::Object, FRAGMENTS_INDEX)])
+fn all_rings() -> impl Iterator<Item = (ServerKind, PolicyIndex)> {
+    let of_zero = SERVERS.into_iter().map(|kind| (kind, PolicyIndex(0)));
+    of_zero.chain([(ServerKind::Object, FRAGMENTS_INDEX)])
 }
 
-fn file_name(kind: Kind, policy: PolicyIndex) -> String {
+fn file_name(kind: ServerKind, policy: PolicyIndex) -> String {
     match policy.0 {
-        0 => format!("{}.ring.gz", kind.name()),
-        index => format!("{}-{index}.ring.gz", kind.name()),
+        0 => format!("{}.ring.gz", kind.as_str()),
+        index => format!("{}-{index}.ring.gz", kind.as_str()),
     }
 }
 
 /// Builds both rings: the second one has other weights, and moves at most one replica of each
 /// partition.
-fn make(folder: &Path, kind: Kind, policy: PolicyIndex) -> Result<()> {
+fn make(folder: &Path, kind: ServerKind, policy: PolicyIndex) -> Result<()> {
     let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
     for node in 0..NODES {
         builder.add_dev(NewDevice {

@@ -10,10 +10,11 @@ use http::Method;
 use tokio::time::sleep;
 
 use crate::check::{self, Objects};
+use crate::client::{self, CONTAINER_MARK};
 use crate::cluster::{Cluster, DAEMONS};
 use crate::faults::FaultInjector;
 use crate::gates;
-use crate::load::{self, CONTAINER_MARK, CONTAINERS, TRANSIENT};
+use crate::load::{self, CONTAINERS, TRANSIENT};
 use crate::manner::Manner;
 use crate::model::{Change, Model};
 use crate::panics;
@@ -123,12 +124,12 @@ async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
     let at = cluster.proxy_clocks[0].now();
     model.container.begin(&name, at, change);
     for container in CONTAINERS.iter().chain([&TRANSIENT]) {
-        let path = load::path(container, None);
+        let path = client::path(container, None);
         let mut headers = vec![(CONTAINER_MARK, mark.to_owned())];
         if policy_of(container, cluster.shared.has_fragments) == FRAGMENTS_INDEX {
             headers.push(("x-storage-policy", FRAGMENTS.to_owned()));
         }
-        let made = load::ask(cluster, 0, Method::PUT, &path, &headers, Body::empty()).await;
+        let made = client::ask(cluster, 0, Method::PUT, &path, &headers, Body::empty()).await;
         match made.map(|answer| answer.status) {
             Some(201 | 202) => {}
             other => bail!("{container} was not made in a cluster that works: {other:?}"),

@@ -17,8 +17,8 @@ use md5::{Digest, Md5};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
+use crate::client::{ACCOUNT, Answer, MARK, ask, path};
 use crate::cluster::{Cluster, hash_path};
-use crate::load::{ACCOUNT, Answer, MARK, ask, path};
 use crate::replicas;
 use crate::shared::{NODES, PROXIES};
 

@@ -18,13 +18,14 @@ use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
 use cairn_disk::engine::Collision;
 use cairn_disk::{Devices, DevicesConfig, Engine, Engines};
 use cairn_formats::ini::Section;
-use cairn_node::cluster::Clusters;
+use cairn_node::cluster::{Cluster, Clusters};
 use cairn_node::conf::read_conf;
 use cairn_node::engines::{EngineModules, SharedState};
 use cairn_node::logging::{self, LogOptions};
 use cairn_node::privileges;
 use cairn_node::settings::{self, Place};
 use cairn_node::syslog::SyslogOptions;
+use cairn_peer::Rings;
 use cairn_types::{PolicyIndex, StoragePolicy};
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -122,6 +123,56 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
     names.sort();
     let recon = Arc::new(Recon::begin(cache, &names, interval));
     let rings = cluster.rings()?;
+    let limits = Limits {
+        files_per_second,
+        clobbers,
+    };
+    let tasks = tasks(called, &cluster, &rings, &made.engines, &limits, &recon)?;
+    if tasks.is_empty() {
+        warn!("No policy found to increase the partition power.");
+        recon.end(NO_POLICY);
+        return Ok(NO_POLICY);
+    }
+    let workers = called.workers.filter(|workers| *workers > 0);
+    let workers = workers.unwrap_or(names.len()).clamp(1, 256);
+    let totals = work(&tasks, &devices, &names, workers)?;
+    let code = u8::from(totals.errors > 0);
+    let Totals {
+        hash_dirs,
+        files,
+        linked,
+        removed,
+        errors,
+    } = totals;
+    let step = called.step.name();
+    let said = format!(
+        "[step={step}] {hash_dirs} hash dirs processed ({files} files, {linked} linked, {removed} \
+         removed, {errors} errors)"
+    );
+    match code {
+        0 => info!("{said}"),
+        _ => warn!("{said}"),
+    }
+    recon.end(code);
+    Ok(code)
+}
+
+/// Bounds of every task.
+struct Limits {
+    files_per_second: f64,
+    /// Whether a name that another object has is taken from it.
+    clobbers: bool,
+}
+
+/// A task for each policy that was asked for and whose ring is in the step.
+fn tasks(
+    called: &Called,
+    cluster: &Cluster,
+    rings: &Rings,
+    engines: &Engines,
+    limits: &Limits,
+    recon: &Arc<Recon>,
+) -> Result<Vec<Task>> {
     let mut tasks = Vec::new();
     for policy in cluster.policies.iter() {
         let is_named = |named: &String| {
@@ -140,7 +191,7 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
         if (next == power) != (called.step == Step::Cleanup) {
             continue;
         }
-        let Some(engine) = relinkable(&made.engines, policy) else {
+        let Some(engine) = relinkable(engines, policy) else {
             continue;
         };
         tasks.push(Task {
@@ -150,8 +201,8 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
             part_power: power,
             next_part_power: next,
             partitions: called.partitions.clone(),
-            files_per_second,
-            collision: match (clobbers, called.step) {
+            files_per_second: limits.files_per_second,
+            collision: match (limits.clobbers, called.step) {
                 (false, _) => Collision::Refuse,
                 (true, Step::Relink) => Collision::Quarantine,
                 (true, Step::Cleanup) => Collision::KeepNew,
@@ -160,38 +211,7 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
             recon: recon.clone(),
         });
     }
-    if tasks.is_empty() {
-        warn!("No policy found to increase the partition power.");
-        recon.end(NO_POLICY);
-        return Ok(NO_POLICY);
-    }
-    let workers = called.workers.filter(|workers| *workers > 0);
-    let workers = workers.unwrap_or(names.len()).clamp(1, 256);
-    let totals = work(&tasks, &devices, &names, workers)?;
-    let code = log_totals(called.step, &totals);
-    recon.end(code);
-    Ok(code)
-}
-
-/// Logs what was done; returns the program's exit code.
-fn log_totals(step: Step, totals: &Totals) -> u8 {
-    let Totals {
-        hash_dirs,
-        files,
-        linked,
-        removed,
-        errors,
-    } = totals;
-    let step = step.name();
-    let summary = format!(
-        "[step={step}] {hash_dirs} hash dirs processed ({files} files, {linked} linked, {removed} \
-         removed, {errors} errors)"
-    );
-    match errors {
-        0 => info!("{summary}"),
-        _ => warn!("{summary}"),
-    }
-    u8::from(*errors > 0)
+    Ok(tasks)
 }
 
 /// The engine of a policy; `None` if it lacks the capability, which is logged.

@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     wsgi: bool,
 
-    /// Where the programs' conf files are [default: /etc/swift]
+    /// The folder of the programs' conf files [default: /etc/swift]
     #[arg(long, value_name = "DIR")]
     swift_dir: Option<PathBuf>,
 }

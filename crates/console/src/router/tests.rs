@@ -4,7 +4,7 @@ use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
 use cairn_http::{Body, handler_fn, respond};
 use cairn_lab::footprint::LocalAccess;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use tokio::sync::watch;
 
 use super::*;

@@ -232,19 +232,6 @@ impl Driver {
         runtime.block_on(Target::open(access, &self.options))
     }
 
-    /// Threads for this many workers: one each where a target's operations block.
-    fn threads_of(&self, work: &Work, count: u32, target: &Target) -> Result<u32, String> {
-        match target.blocks() {
-            true if count > THREADS_MAX => Err(format!(
-                "work {}: {count} workers on one host need as many threads; at most \
-                 {THREADS_MAX}: use more drivers",
-                work.name
-            )),
-            true => Ok(count),
-            false => Ok(count.min(self.threads)),
-        }
-    }
-
     fn start(
         &self,
         number: u32,
@@ -262,19 +249,20 @@ impl Driver {
         };
         let (first, count) = share.of(u64::from(work.workers));
         let (first, count) = (first as u32, count as u32);
-        let threads = self.threads_of(&work, count, &target)?;
+        let threads = match target.blocks() {
+            true if count > THREADS_MAX => {
+                return Err(format!(
+                    "work {}: {count} workers on one host need as many threads; at most \
+                     {THREADS_MAX}: use more drivers",
+                    work.name
+                ));
+            }
+            true => count,
+            false => count.min(self.threads),
+        };
         let recorders = threads.min(self.threads.max(1));
         let mut mix = Rng::fork(self.seed, u64::from(number));
         let seed = Rng::fork(mix.next_u64(), u64::from(index)).next_u64();
-        let schedule = match work.pacing {
-            Pacing::Open { rate, arrivals } if work.kind == WorkKind::Main => {
-                let drivers = f64::from(share.drivers);
-                let phase = f64::from(share.driver) / drivers;
-                let of_driver = Rng::fork(seed, u64::from(share.driver) + 1).next_u64();
-                Some(Schedule::new(rate / drivers, arrivals, phase, of_driver))
-            }
-            _ => None,
-        };
         let files = work.operations.iter().map(|operation| {
             local_files(operation).map_err(|error| {
                 let folder = operation.files.as_deref().unwrap_or_default();
@@ -294,7 +282,7 @@ impl Driver {
             recorders: (0..recorders)
                 .map(|_| Mutex::new(Recorder::new(&work.operations)))
                 .collect(),
-            schedule,
+            schedule: schedule(&work, share, seed),
             sequences: Arc::new(Sequences::new(work.operations.len(), share)),
             pools: self.pools.clone(),
             files: files.collect::<Result<_, _>>()?,
@@ -320,25 +308,38 @@ impl Driver {
                 .map_err(|error| format!("work {}: no thread to be had: {error}", work.name))?;
             handles.push(handle);
         }
-        let total = operations_of(&work).map(|total| share.of(total).1);
         Ok(Running {
             index,
             shared,
             threads: handles,
             finished,
-            total,
+            total: total_operations(&work).map(|total| share.of(total).1),
             done: false,
         })
     }
 }
 
-/// Operations of a work on all drivers, where their number is known.
-fn operations_of(work: &Work) -> Option<u64> {
+/// When this driver's operations of an open work begin; `None` of a closed one.
+fn schedule(work: &Work, share: Share, seed: u64) -> Option<Schedule> {
+    match work.pacing {
+        Pacing::Open { rate, arrivals } if work.kind == WorkKind::Main => {
+            let drivers = f64::from(share.drivers);
+            let phase = f64::from(share.driver) / drivers;
+            let of_driver = Rng::fork(seed, u64::from(share.driver) + 1).next_u64();
+            Some(Schedule::new(rate / drivers, arrivals, phase, of_driver))
+        }
+        _ => None,
+    }
+}
+
+/// Number of operations of a work over all drivers, if it is bounded.
+fn total_operations(work: &Work) -> Option<u64> {
     match work.kind {
         WorkKind::Main | WorkKind::Delay => work.total_ops,
         _ => {
-            let totals = Drawer::special_total(work).into_iter();
-            let sum = totals.reduce(u64::saturating_add);
+            let sum = Drawer::special_total(work)
+                .into_iter()
+                .reduce(u64::saturating_add);
             sum.filter(|&sum| sum < u64::MAX)
         }
     }

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::open::{OpenError, open};
 use crate::plot::{PngError, png, svg};
 use crate::record::RunFolder;
 use crate::results::model::Run;
 use crate::results::write_whole;
-use crate::results::{ReadError, WriteError, open, read_folder, write_run_tables, write_tables};
+use crate::results::{ReadError, WriteError, read_folder, write_run_tables, write_tables};
 
 use super::html::page_of;
 use super::sections::{Section, sections};
@@ -46,7 +47,7 @@ impl Input {
     }
 
     /// The runs, named by the label if there is one: `NAME`, or `NAME 1`, `NAME 2`, ….
-    pub fn runs(&self) -> Result<Vec<Run>, ReadError> {
+    pub fn runs(&self) -> Result<Vec<Run>, OpenError> {
         let mut runs = open(&self.path)?;
         if let Some(label) = &self.label {
             let several = runs.len() > 1;
@@ -80,6 +81,8 @@ pub struct Report {
 
 #[derive(Debug, Error)]
 pub enum ReportError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

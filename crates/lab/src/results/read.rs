@@ -1,5 +1,4 @@
-//! Reader of run folders: ours, as [`record`](crate::record) describes them, and those of other
-//! tools through the importers. Nested folders are read completely.
+//! Reader of our own run folders, as [`record`](crate::record) describes them.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,15 +9,12 @@ use thiserror::Error;
 
 use super::model::Run;
 use super::view;
-use crate::import::{self, ImportError};
 use crate::plan::Plan;
 use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, StageResult, State};
 
 /// Maximum size of a file: far above a day of samples every second of many works.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 const LINES_MAX: usize = 4_000_000;
-const RUNS_MAX: usize = 4096;
-const DEPTH_MAX: usize = 3;
 /// Time without writes after which a run counts as dead, since it samples every few seconds.
 const SILENCE_MAX_SECONDS: f64 = 90.0;
 
@@ -42,15 +38,11 @@ pub enum ReadError {
     },
     #[error("{}: {bytes} bytes are more than a run writes (limit {FILE_BYTES_MAX})", path.display())]
     TooLarge { path: PathBuf, bytes: u64 },
-    #[error("{}: more than {RUNS_MAX} runs; name some of them", path.display())]
-    TooMany { path: PathBuf },
     #[error(
         "{}: layout {version} is of a newer program; this one reads layout 1",
         path.display()
     )]
     Version { path: PathBuf, version: u32 },
-    #[error(transparent)]
-    Import(#[from] ImportError),
 }
 
 /// The content of a run folder's files.
@@ -69,53 +61,6 @@ impl Recorded {
     pub fn view(&self) -> Run {
         view::run(self)
     }
-}
-
-/// All runs at `path`: a run folder, a folder of run folders, or another tool's results.
-pub fn open(path: &Path) -> Result<Vec<Run>, ReadError> {
-    let mut folders = Vec::new();
-    find(path, DEPTH_MAX, &mut folders)?;
-    if folders.is_empty() {
-        return Ok(import::import(path)?);
-    }
-    let mut runs = Vec::new();
-    for folder in folders {
-        runs.push(read_folder(&folder)?.view());
-    }
-    // Other tools' results may be beside ours, but not in a run's own folder.
-    if !RunFolder::new(path).run().is_file()
-        && let Ok(foreign) = import::import(path)
-    {
-        runs.extend(foreign);
-    }
-    Ok(runs)
-}
-
-fn find(path: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), ReadError> {
-    if RunFolder::new(path).run().is_file() {
-        found.push(path.to_owned());
-        if found.len() > RUNS_MAX {
-            let path = path.to_owned();
-            return Err(ReadError::TooMany { path });
-        }
-        return Ok(());
-    }
-    if depth == 0 || !path.is_dir() {
-        return Ok(());
-    }
-    let io = |source| ReadError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let mut inner = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(io)? {
-        inner.push(entry.map_err(io)?.path());
-    }
-    inner.sort();
-    for path in inner.iter().filter(|p| p.is_dir()) {
-        find(path, depth - 1, found)?;
-    }
-    Ok(())
 }
 
 /// Reads one of our own folders, also of a run that is active or was killed.

@@ -9,6 +9,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use super::model::{Failures, State as ViewState};
 use super::*;
 use crate::latencies::Latencies;
+use crate::open::open;
 use crate::plan::{OperationKind, Plan, Stage, WorkKind};
 use crate::record::{
     ErrorKind, Event, OperationResult, OperationSample, RunFolder, RunMeta, Sample, StageResult,

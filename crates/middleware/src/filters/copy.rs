@@ -27,6 +27,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::accept::best_match;
 use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
+use crate::status;
 use crate::trust;
 use crate::watch::with_length;
 use crate::{FilterEnv, FilterError};
@@ -252,8 +253,7 @@ fn source_length(response: &Response) -> Option<u64> {
 }
 
 fn uri(path: &str, params: &Params) -> Result<http::Uri, Response> {
-    with_path_and_query(path, Some(&params.encode()))
-        .ok_or_else(|| respond::standard(StatusCode::URI_TOO_LONG))
+    with_path_and_query(path, Some(&params.encode())).ok_or_else(status::path_too_long)
 }
 
 fn source_of(parts: &Parts, target: &ObjectPath) -> Result<ObjectPath, Response> {

@@ -16,6 +16,7 @@ use http::header::HOST;
 use serde_json::json;
 
 use crate::location::{Rewritten, domains, host_and_port};
+use crate::status;
 use crate::{FilterEnv, FilterError};
 
 struct DomainRemap {
@@ -150,7 +151,7 @@ impl DomainRemap {
         };
         match uri.parse() {
             Ok(uri) => *request.uri_mut() = uri,
-            Err(_) => return respond::standard(StatusCode::URI_TOO_LONG),
+            Err(_) => return status::path_too_long(),
         }
         let mut response = self.next.call(request).await;
         // Locations have the standard encoding, whatever the client used.

@@ -33,6 +33,7 @@ use thiserror::Error;
 
 use crate::names::Names;
 use crate::signature::{AllowedDigests, Signature, keys};
+use crate::status;
 use crate::subrequest::subrequest;
 use crate::{FilterEnv, FilterError};
 use multipart::{Multipart, MultipartError, PartHeaders};
@@ -112,12 +113,7 @@ impl FormError {
                 *response.body_mut() = text.into();
                 response
             }
-            FormError::Multipart(MultipartError::Body(BodyError::Timeout(_))) => {
-                respond::standard(StatusCode::REQUEST_TIMEOUT)
-            }
-            FormError::Multipart(MultipartError::Body(_)) => {
-                respond::standard(respond::status(respond::CLIENT_DISCONNECT))
-            }
+            FormError::Multipart(MultipartError::Body(error)) => status::broken_body(error),
             FormError::Invalid(_) | FormError::Multipart(_) => plain(StatusCode::BAD_REQUEST, text),
         }
     }

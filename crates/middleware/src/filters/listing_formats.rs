@@ -19,6 +19,7 @@ use http::{Method, StatusCode};
 use tracing::warn;
 
 use crate::accept::best_match;
+use crate::status;
 use crate::whole;
 use crate::{FilterEnv, FilterError};
 
@@ -126,9 +127,7 @@ fn ask_for_json(
     params.set("format", "json");
     let path = request.uri().path();
     let uri = format!("{path}?{}", params.encode());
-    *request.uri_mut() = uri
-        .parse()
-        .map_err(|_| respond::standard(StatusCode::URI_TOO_LONG))?;
+    *request.uri_mut() = uri.parse().map_err(|_| status::path_too_long())?;
     let asks_reserved = respond::header(request.headers(), "x-backend-allow-reserved-names");
     Ok(Wanted {
         account,

@@ -25,6 +25,7 @@ use serde_json::json;
 
 use crate::api_path::{ApiPath, ObjectPath, names_object, set};
 use crate::cause::drain;
+use crate::status;
 use crate::trust::{ALLOW_RESERVED_NAMES, SYMLOOP_EXTEND};
 use crate::version_names::is_version_of;
 use crate::{FilterEnv, FilterError};
@@ -240,7 +241,7 @@ impl Symlink {
                 );
             }
             let Some(next) = asked.again_at(&link) else {
-                return respond::standard(StatusCode::URI_TOO_LONG);
+                return status::path_too_long();
             };
             here = next.uri().clone();
             request = next;

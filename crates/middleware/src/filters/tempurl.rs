@@ -26,6 +26,7 @@ use crate::header_list::Removal;
 use crate::names::Names;
 use crate::scope::Scope;
 use crate::signature::{AllowedDigests, KeyOwner, Signature, keys};
+use crate::status;
 use crate::{FilterEnv, FilterError};
 use expires::Expires;
 
@@ -201,9 +202,7 @@ impl TempUrl {
 
         query.signature = Some(signature.to_hex());
         let uri = format!("{}?{}", parts.uri.path(), query.encode());
-        parts.uri = uri
-            .parse()
-            .map_err(|_| respond::standard(StatusCode::URI_TOO_LONG))?;
+        parts.uri = uri.parse().map_err(|_| status::path_too_long())?;
         let mut context = Context::of(&parts);
         context.authorizer = Some(Arc::new(scope));
         context.authorized = true;

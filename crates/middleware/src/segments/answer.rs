@@ -2,7 +2,7 @@
 //! itself, as an object server does for ordinary objects.
 
 use bytes::Bytes;
-use cairn_formats::conditional::{Conditions, Verdict, parse_date};
+use cairn_formats::conditional::{Conditions, parse_date};
 use cairn_formats::range::{
     Multipart, Selection, content_range, content_range_unsatisfied, select,
 };
@@ -15,6 +15,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::Reading;
+use crate::status;
 
 const WANT_WHOLE: HeaderName =
     HeaderName::from_static("x-backend-ignore-range-if-metadata-present");
@@ -61,11 +62,7 @@ fn conditional(request: &Parts, answer: &HeaderMap) -> Option<StatusCode> {
         .find(|etag| !etag.is_empty())
         .or_else(|| respond::header(answer, ETAG.as_str()));
     let modified = respond::header(answer, LAST_MODIFIED.as_str()).and_then(parse_date);
-    match conditions.check(etag, modified) {
-        Verdict::Proceed => None,
-        Verdict::NotModified => Some(StatusCode::NOT_MODIFIED),
-        Verdict::PreconditionFailed => Some(StatusCode::PRECONDITION_FAILED),
-    }
+    status::of_verdict(conditions.check(etag, modified))
 }
 
 /// Do the request's conditions hold? If not, the response is changed to 304 or 412.
@@ -118,7 +115,7 @@ pub(crate) fn full_or_ranges(
             };
         }
         Selection::One(range) => {
-            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+            status::make_partial(answer);
             let length = range.end - range.start;
             let headers = answer.headers_mut();
             headers.insert(CONTENT_LENGTH, length.into());
@@ -131,7 +128,7 @@ pub(crate) fn full_or_ranges(
             };
         }
         Selection::Several(ranges) => {
-            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+            status::make_partial(answer);
             let headers = answer.headers_mut();
             let content_type = headers.get(CONTENT_TYPE).map(|v| v.as_bytes().to_vec());
             let multipart = Multipart::new(boundary(), &content_type.unwrap_or_default(), size);
@@ -159,7 +156,7 @@ fn in_memory(multipart: &Multipart, ranges: &[std::ops::Range<u64>], bytes: &Byt
 
 /// Changes the response to a 416; its other headers stay.
 pub(crate) fn unsatisfiable(answer: &mut Response, size: Option<u64>) {
-    let (parts, body) = respond::standard(StatusCode::RANGE_NOT_SATISFIABLE).into_parts();
+    let (parts, body) = status::no_such_range().into_parts();
     *answer.status_mut() = parts.status;
     let headers = answer.headers_mut();
     headers.extend(parts.headers);

@@ -13,6 +13,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 
 use crate::conf::ServerConf;
 use crate::role::Role;
+use crate::store_tls::StoreTls;
 use crate::up::layout::{Layout, write_file};
 use crate::up::{Store, UpOptions, edit};
 
@@ -24,29 +25,6 @@ pub enum TlsChoice {
     Own,
     /// With this certificate and key.
     Given(PathBuf, PathBuf),
-}
-
-/// A store's TLS, for display at the start.
-#[derive(Clone, Debug)]
-pub struct StoreTls {
-    pub cert: PathBuf,
-    pub key: PathBuf,
-    /// SHA-256 of the certificate.
-    pub fingerprint: String,
-    /// Generated here, so that clients must be told to trust it.
-    pub is_own: bool,
-}
-
-impl StoreTls {
-    /// The TLS of a given certificate and its key.
-    pub fn given(cert: PathBuf, key: PathBuf) -> Result<StoreTls> {
-        Ok(StoreTls {
-            fingerprint: fingerprint(&cert)?,
-            is_own: false,
-            cert,
-            key,
-        })
-    }
 }
 
 /// Validity of a generated certificate, in years.

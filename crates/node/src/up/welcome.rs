@@ -1,9 +1,11 @@
 //! Greeting of `cairn up` once it serves: addresses, users, and first commands.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
+use crate::listen::reachable;
+use crate::store_tls::StoreTls;
 use crate::up::console::Shown;
-use crate::up::{Store, StoreTls, User};
+use crate::up::{Store, User};
 
 /// The text; `console` has its address and password. Keys are not shown, except the well-known one.
 pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &Shown)>) -> String {
@@ -96,16 +98,6 @@ Ctrl-C ends it; the same command starts it again with everything kept.
     )
 }
 
-/// An address to connect to if the server listens on all.
-pub(crate) fn reachable(bind: SocketAddr) -> SocketAddr {
-    let ip = match bind.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, bind.port())
-}
-
 fn shell_quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":._-@%+=,/".contains(c);
     if text.chars().all(plain) {
@@ -123,9 +115,5 @@ mod tests {
     fn quoting() {
         assert_eq!(shell_quoted("test:tester"), "test:tester");
         assert_eq!(shell_quoted("it's"), "'it'\\''s'");
-        assert_eq!(
-            reachable(SocketAddr::from(([0, 0, 0, 0], 5))),
-            SocketAddr::from(([127, 0, 0, 1], 5))
-        );
     }
 }

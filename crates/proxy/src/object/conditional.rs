@@ -28,10 +28,10 @@ pub(crate) use self::judge::Condition;
 use self::judge::{ServerReply, Verdict, judge};
 use self::refusal::Refusal;
 use super::Location;
-use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::headers;
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 use crate::write::{Write, answer_from};
 

@@ -7,8 +7,8 @@ use cairn_peer::{Nodes, quorum};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::{Location, effect};
-use crate::app::Proxy;
 use crate::request::{Incoming, Target};
+use crate::state::Proxy;
 use crate::write::{Write, respond_by};
 
 /// Headers that name the container servers that a replica must update; primaries get them.

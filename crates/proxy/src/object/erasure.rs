@@ -14,30 +14,7 @@ mod get;
 mod layout;
 mod put;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use cairn_erasure::Codec;
-use cairn_types::{ErasureScheme, PolicyIndex, PolicySet};
 use http::HeaderMap;
-
-/// Erasure-coding parameters and codec of one policy.
-pub(crate) struct Erasure {
-    pub(super) scheme: ErasureScheme,
-    pub(super) codec: Codec,
-}
-
-impl Erasure {
-    /// Erasure coding of all erasure-coded policies.
-    pub(crate) fn of_policies(policies: &PolicySet) -> BTreeMap<PolicyIndex, Arc<Erasure>> {
-        let coded = policies.iter().filter_map(|policy| {
-            let scheme = *policy.erasure()?;
-            let codec = Codec::new(&scheme).with_checksums();
-            Some((policy.index, Arc::new(Erasure { scheme, codec })))
-        });
-        coded.collect()
-    }
-}
 
 /// System metadata by which fragment archives describe the whole object.
 const EC_ETAG: &str = "x-object-sysmeta-ec-etag";

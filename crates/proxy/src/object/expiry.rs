@@ -20,9 +20,9 @@ use http::{HeaderMap, Method, StatusCode};
 use tracing::{debug, info};
 
 use super::Location;
-use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 
 /// State of the object on one server.

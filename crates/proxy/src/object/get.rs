@@ -5,9 +5,9 @@ use cairn_types::{PolicyIndex, ServerKind};
 use http::header::{CONTENT_TYPE, HeaderValue};
 
 use super::{Location, Name};
-use crate::app::Proxy;
 use crate::headers::{self, POLICY_INDEX};
 use crate::request::Incoming;
+use crate::state::Proxy;
 
 impl Proxy {
     pub(super) async fn object_read(

@@ -6,9 +6,9 @@ use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
 
 use super::{Location, Name, effect};
-use crate::app::Proxy;
 use crate::checks;
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 use crate::write::{Write, best_response};
 

@@ -16,9 +16,9 @@ use tracing::{error, info};
 
 use super::conditional::Swap;
 use super::{Location, Name, effect};
-use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 use crate::write::{Write, best_response};
 

@@ -21,9 +21,9 @@ use tracing::{debug, error};
 use super::Location;
 use super::conditional::Swap;
 use super::put::{self, conclude, refused_by_state};
-use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 
 /// Maximum bytes kept of a server's response body.

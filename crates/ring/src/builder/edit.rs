@@ -3,55 +3,8 @@
 use crate::builder::{
     BuilderDevice, BuilderError, DEVICE_ID_MAX, RingBuilder, check_replicas, id_bytes_for,
 };
-use crate::device::Device;
+use crate::device::{Device, DeviceChange, NewDevice};
 use crate::search::DeviceSearch;
-
-/// A device to add. Without an id it gets the first free one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NewDevice {
-    pub id: Option<u32>,
-    pub region: u32,
-    pub zone: u32,
-    pub weight: f64,
-    pub ip: String,
-    pub port: u16,
-    pub device: String,
-    /// The same as `ip` if absent.
-    pub replication_ip: Option<String>,
-    pub replication_port: Option<u16>,
-    pub meta: String,
-}
-
-/// New values for a device's address, name or meta; `None` keeps the old value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeviceChange {
-    pub ip: Option<String>,
-    pub port: Option<u16>,
-    pub replication_ip: Option<String>,
-    pub replication_port: Option<u16>,
-    pub device: Option<String>,
-    pub meta: Option<String>,
-}
-
-impl DeviceChange {
-    pub fn is_empty(&self) -> bool {
-        *self == DeviceChange::default()
-    }
-
-    pub fn apply(&self, device: &mut Device) {
-        fn set<T: Clone>(target: &mut T, new: &Option<T>) {
-            if let Some(new) = new {
-                *target = new.clone();
-            }
-        }
-        set(&mut device.ip, &self.ip);
-        set(&mut device.port, &self.port);
-        set(&mut device.replication_ip, &self.replication_ip);
-        set(&mut device.replication_port, &self.replication_port);
-        set(&mut device.device, &self.device);
-        set(&mut device.meta, &self.meta);
-    }
-}
 
 impl RingBuilder {
     /// Adds a device and returns its id.

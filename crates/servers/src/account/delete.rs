@@ -1,9 +1,7 @@
 //! DELETE: marks an account as deleted. The reaper deletes its containers.
 
-use http::StatusCode;
-
 use super::{AccountRequest, AccountServer, deleted, status_headers};
-use crate::index_server::{Answer, done, timestamp};
+use crate::index_server::{Answer, status, timestamp};
 
 impl AccountServer {
     pub(super) async fn delete(&self, asked: AccountRequest) -> Answer {
@@ -19,7 +17,7 @@ impl AccountServer {
         });
         match write.await? {
             (true, info) => {
-                let mut response = done(StatusCode::NO_CONTENT);
+                let mut response = status::done();
                 response.headers_mut().extend(status_headers(&info));
                 Ok(response)
             }

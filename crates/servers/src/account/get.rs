@@ -6,12 +6,12 @@ use cairn_index::{
     AccountInfo, ContainerEntry, ContainerStats, ListCursor, ListPage, ListQuery, Metadata,
 };
 use cairn_types::PolicyIndex;
-use http::{HeaderMap, StatusCode, header};
+use http::HeaderMap;
 
 use super::{AccountRequest, AccountServer, deleted};
 use crate::index_server::listing::{self, Containers, Format, PAGE_ROWS};
 use crate::index_server::status::Refused;
-use crate::index_server::{Answer, add_metadata, head, set, set_content_type};
+use crate::index_server::{Answer, add_metadata, head, listed, set};
 
 /// Results of one read of the database.
 struct Found {
@@ -49,19 +49,8 @@ impl AccountServer {
             let db = db.clone();
             async move { db.list_containers(cursor, PAGE_ROWS).await }
         });
-        let mut response = match body {
-            None => respond::empty(StatusCode::NO_CONTENT),
-            Some(body) => respond::typed(StatusCode::OK, "text/plain", body),
-        };
-        let length = response.headers_mut().remove(header::CONTENT_LENGTH);
-        *response.headers_mut() = self.headers_of(&found);
-        if let Some(length) = length {
-            response
-                .headers_mut()
-                .insert(header::CONTENT_LENGTH, length);
-        }
-        set_content_type(response.headers_mut(), format.content_type());
-        Ok(response)
+        let headers = self.headers_of(&found);
+        Ok(listed(format.content_type(), headers, body))
     }
 
     async fn find(

@@ -1,10 +1,9 @@
 //! POST: sets metadata of an existing account.
 
 use cairn_index::AccountBroker;
-use http::StatusCode;
 
 use super::{AccountRequest, AccountServer, deleted};
-use crate::index_server::{Answer, done, timestamp};
+use crate::index_server::{Answer, status, timestamp};
 
 impl AccountServer {
     pub(super) async fn post(&self, asked: AccountRequest) -> Answer {
@@ -20,7 +19,7 @@ impl AccountServer {
             Ok(None)
         });
         match gone.await? {
-            None => Ok(done(StatusCode::NO_CONTENT)),
+            None => Ok(status::done()),
             Some(info) => Err(deleted(&info)),
         }
     }

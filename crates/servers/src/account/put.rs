@@ -1,12 +1,11 @@
 //! PUT of an account: creates its database, or raises its put time and sets metadata.
 
 use cairn_index::{AccountInfo, NewDb};
-use http::StatusCode;
 
 use super::post::save_metadata;
 use super::{AccountRequest, AccountServer, status_headers};
-use crate::index_server::status::Refused;
-use crate::index_server::{Answer, done, timestamp};
+use crate::index_server::status::{self, Refused};
+use crate::index_server::{Answer, timestamp};
 
 enum Put {
     Created,
@@ -42,8 +41,8 @@ impl AccountServer {
             Ok(if created { Put::Created } else { Put::Accepted })
         });
         match put.await? {
-            Put::Created => Ok(done(StatusCode::CREATED)),
-            Put::Accepted => Ok(done(StatusCode::ACCEPTED)),
+            Put::Created => Ok(status::created()),
+            Put::Accepted => Ok(status::accepted()),
             Put::Deleted(info) => {
                 let headers = Box::new(status_headers(&info));
                 Err(Refused::RecentlyDeleted(headers))

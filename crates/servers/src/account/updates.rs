@@ -1,13 +1,10 @@
 //! PUT of a container into an account: a row update from a container server.
 
 use cairn_index::{ContainerRow, NewDb};
-use http::StatusCode;
 
 use super::{AccountRequest, AccountServer};
-use crate::index_server::status::Refused;
-use crate::index_server::{
-    Answer, done, is_auto_created, required, required_number, text, timestamp,
-};
+use crate::index_server::status::{self, Refused};
+use crate::index_server::{Answer, is_auto_created, required, required_number, text, timestamp};
 
 impl AccountServer {
     pub(super) async fn put_container(&self, asked: AccountRequest) -> Answer {
@@ -36,8 +33,8 @@ impl AccountServer {
         });
         match put.await? {
             false => Err(Refused::NotFound),
-            true if is_deletion => Ok(done(StatusCode::NO_CONTENT)),
-            true => Ok(done(StatusCode::CREATED)),
+            true if is_deletion => Ok(status::done()),
+            true => Ok(status::created()),
         }
     }
 }

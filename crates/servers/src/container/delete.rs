@@ -1,11 +1,10 @@
 //! DELETE of a container: marks an empty one as deleted, and updates the account.
 
 use cairn_index::ContainerInfo;
-use http::StatusCode;
 
 use super::{ContainerRequest, ContainerServer, update_sync_store};
-use crate::index_server::status::Refused;
-use crate::index_server::{Answer, done, timestamp};
+use crate::index_server::status::{self, Refused};
+use crate::index_server::{Answer, timestamp};
 
 enum Deleted {
     Gone {
@@ -43,7 +42,7 @@ impl ContainerServer {
         };
         self.update_account(&asked, &info).await?;
         if existed {
-            Ok(done(StatusCode::NO_CONTENT))
+            Ok(status::done())
         } else {
             Err(Refused::NotFound)
         }

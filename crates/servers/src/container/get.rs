@@ -1,16 +1,16 @@
 //! HEAD and GET: properties of a container, and the listing of its objects.
 
-use cairn_http::{Body, Response, respond};
+use cairn_http::respond;
 use cairn_index::{
     ContainerInfo, IndexError, ListCursor, ListPage, ListQuery, Metadata, ObjectEntry,
 };
-use http::{HeaderMap, StatusCode, header};
+use http::HeaderMap;
 
 use super::shards::{RecordType, ShardsFound, ShardsQuery};
 use super::{ContainerRequest, ContainerServer, info_headers};
 use crate::index_server::listing::{self, Format, Objects, PAGE_ROWS};
 use crate::index_server::status::Refused;
-use crate::index_server::{Answer, add_metadata, head, policy_index, set, set_content_type};
+use crate::index_server::{Answer, add_metadata, head, listed, policy_index, set};
 
 /// Results of one read of the database.
 struct Found {
@@ -106,7 +106,7 @@ impl ContainerServer {
             let db = db.clone();
             async move { db.list_objects(cursor, PAGE_ROWS).await }
         });
-        Ok(listed(format, headers, body))
+        Ok(listed(format.content_type(), headers, body))
     }
 
     /// Reads the container, unless it is deleted.
@@ -142,21 +142,4 @@ fn not_found(found: Result<ContainerInfo, IndexError>) -> Refused {
         Err(error) => return error.into(),
     };
     Refused::NotFoundWith(Box::new(info_headers(&info, true)))
-}
-
-/// 200 with a body, 204 without one.
-fn listed(format: Format, headers: HeaderMap, body: Option<Body>) -> Response {
-    let mut response = match body {
-        None => respond::empty(StatusCode::NO_CONTENT),
-        Some(body) => respond::typed(StatusCode::OK, "text/plain", body),
-    };
-    let length = response.headers_mut().remove(header::CONTENT_LENGTH);
-    *response.headers_mut() = headers;
-    if let Some(length) = length {
-        response
-            .headers_mut()
-            .insert(header::CONTENT_LENGTH, length);
-    }
-    set_content_type(response.headers_mut(), format.content_type());
-    response
 }

@@ -1,10 +1,8 @@
 //! POST: sets metadata of an existing container.
 
-use http::StatusCode;
-
 use super::{ContainerRequest, ContainerServer, keeps_timestamp, save_metadata};
-use crate::index_server::status::Refused;
-use crate::index_server::{Answer, done, timestamp};
+use crate::index_server::status::{self, Refused};
+use crate::index_server::{Answer, timestamp};
 
 impl ContainerServer {
     pub(super) async fn post(&self, asked: ContainerRequest) -> Answer {
@@ -24,7 +22,7 @@ impl ContainerServer {
             Ok(true)
         });
         if posted.await? {
-            Ok(done(StatusCode::NO_CONTENT))
+            Ok(status::done())
         } else {
             Err(Refused::NotFound)
         }

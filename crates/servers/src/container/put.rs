@@ -3,12 +3,11 @@
 
 use cairn_http::{Body, respond};
 use cairn_index::{ContainerBroker, ContainerInfo, NewDb};
-use http::StatusCode;
 
 use super::shards::RecordType;
 use super::{ContainerRequest, ContainerServer, save_metadata};
-use crate::index_server::status::Refused;
-use crate::index_server::{Answer, done, policy_index, text, timestamp};
+use crate::index_server::status::{self, Refused};
+use crate::index_server::{Answer, policy_index, text, timestamp};
 
 enum Put {
     Done {
@@ -100,11 +99,10 @@ fn put_container(
 }
 
 pub(super) fn created_or_accepted(created: bool, policy: i64) -> cairn_http::Response {
-    let mut response = done(if created {
-        StatusCode::CREATED
-    } else {
-        StatusCode::ACCEPTED
-    });
+    let mut response = match created {
+        true => status::created(),
+        false => status::accepted(),
+    };
     respond::set(
         response.headers_mut(),
         "X-Backend-Storage-Policy-Index",

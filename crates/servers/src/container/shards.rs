@@ -11,13 +11,13 @@ use cairn_http::params::{Params, is_true, quote_path};
 use cairn_http::{Body, Response, respond};
 use cairn_index::{ContainerBroker, ContainerInfo, DbState, Metadata, RangeQuery};
 use cairn_types::Timestamp;
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::put::{created_or_accepted, no_policy};
 use super::{ContainerRequest, ContainerServer, info_headers, save_metadata};
 use crate::index_server::listing::Format;
-use crate::index_server::status::Refused;
+use crate::index_server::status::{self, Refused};
 use crate::index_server::{
     Answer, is_yes, policy_index, read_body, set, set_content_type, text, timestamp,
 };
@@ -207,10 +207,7 @@ impl ContainerServer {
             ),
             Format::Xml | Format::TextXml => return Err(Refused::NotAcceptable),
         };
-        let mut response = match body.is_empty() {
-            true => respond::empty(StatusCode::NO_CONTENT),
-            false => respond::typed(StatusCode::OK, "text/plain", body),
-        };
+        let mut response = status::listing((!body.is_empty()).then_some(body));
         response.headers_mut().extend(headers);
         set_content_type(response.headers_mut(), format.content_type());
         Ok(response)
@@ -269,7 +266,7 @@ impl ContainerServer {
             // The sender cannot parse a quoted location; the sharder moves the row later.
             return Ok(None);
         }
-        let mut response = respond::standard(StatusCode::MOVED_PERMANENTLY);
+        let mut response = status::moved();
         let headers = response.headers_mut();
         set(headers, "Location", quoted);
         set(headers, "X-Backend-Location-Is-Quoted", "true");

@@ -416,12 +416,12 @@ async fn the_account_is_told() {
                     .to_owned(),
             );
             told.lock().unwrap().push(facts);
-            async { crate::index_server::done(StatusCode::CREATED) }
+            async { cairn_http::respond::standard(StatusCode::CREATED) }
         }),
     );
     node.backends.register_local(
         unknown,
-        handler_fn(|_| async { crate::index_server::done(StatusCode::NOT_FOUND) }),
+        handler_fn(|_| async { cairn_http::respond::standard(StatusCode::NOT_FOUND) }),
     );
     let hosts = |hosts: &'static str, devices: &'static str| {
         [

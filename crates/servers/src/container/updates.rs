@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::put::no_policy;
 use super::{ContainerRequest, ContainerServer};
-use crate::index_server::status::Refused;
+use crate::index_server::status::{self, Refused};
 use crate::index_server::{
-    Answer, done, policy_index, read_body, required, required_number, set, text, timestamp,
+    Answer, policy_index, read_body, required, required_number, set, text, timestamp,
 };
 
 /// Maximum body of an `UPDATE`.
@@ -51,7 +51,7 @@ impl ContainerServer {
         let new = self.new_db_for_row(&asked, time, policy);
         // The object exists already, so its row may use the space kept free of uploads.
         self.db(&asked.target).merge_items(new, vec![row]).await?;
-        Ok(done(StatusCode::CREATED))
+        Ok(status::created())
     }
 
     pub(super) async fn delete_object(&self, asked: ContainerRequest) -> Answer {
@@ -64,7 +64,7 @@ impl ContainerServer {
         let new = self.new_db_for_row(&asked, time, policy);
         let row = ObjectRow::tombstone(name, time, policy);
         self.db(&asked.target).merge_items(new, vec![row]).await?;
-        Ok(done(StatusCode::NO_CONTENT))
+        Ok(status::done())
     }
 
     /// Merges many rows at once: a JSON list of objects, in the format of replication.
@@ -77,7 +77,7 @@ impl ContainerServer {
         }
         let rows = read_body(body, ROWS_BYTES_MAX, rows_of_json).await?;
         self.db(&asked.target).merge_items(new, rows).await?;
-        Ok(done(StatusCode::ACCEPTED))
+        Ok(status::accepted())
     }
 
     /// Updates the container's row on the account servers named in the request. Failures are left
@@ -109,7 +109,7 @@ impl ContainerServer {
         let updates = join_all(updates).await;
         if updates
             .iter()
-            .all(|status| *status == Some(StatusCode::NOT_FOUND))
+            .all(|status| status.is_some_and(|status| status == StatusCode::NOT_FOUND))
         {
             return Err(Refused::NotFound);
         }

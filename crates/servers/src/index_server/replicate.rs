@@ -15,7 +15,6 @@
 
 use cairn_formats::json_ascii;
 use cairn_http::params::{quote_path, split_path, unquote};
-use cairn_http::respond::typed;
 use cairn_http::{Body, Response};
 use cairn_index::broker::timestamp;
 use cairn_index::{
@@ -23,12 +22,11 @@ use cairn_index::{
     RemotePolicy, Rows, ShardRange, SyncPoint,
 };
 use cairn_types::ObjectHash;
-use http::StatusCode;
 use serde_json::Value;
 use std::sync::Arc;
 
-use super::status::Refused;
-use super::{Answer, done, drive_check, read_body};
+use super::status::{self, Refused};
+use super::{Answer, drive_check, read_body};
 
 /// Maximum body. A thousand rows of long names are a few megabytes; peers may be configured to send
 /// more.
@@ -186,7 +184,7 @@ async fn merge_items(db: &IndexDb, kind: DbKind, args: &[Value]) -> Answer {
         broker.merge_rows(rows, source.as_deref())
     })
     .await?;
-    Ok(done(StatusCode::ACCEPTED))
+    Ok(status::accepted())
 }
 
 async fn merge_syncs(db: &IndexDb, args: &[Value]) -> Answer {
@@ -200,7 +198,7 @@ async fn merge_syncs(db: &IndexDb, args: &[Value]) -> Answer {
     let points = points.ok_or_else(|| bad("Argument 1: expected remote_id and sync_point"))?;
     db.write(None, move |broker| broker.merge_syncs(&points, true))
         .await?;
-    Ok(done(StatusCode::ACCEPTED))
+    Ok(status::accepted())
 }
 
 async fn merge_shard_ranges(db: &IndexDb, args: &[Value]) -> Answer {
@@ -211,7 +209,7 @@ async fn merge_shard_ranges(db: &IndexDb, args: &[Value]) -> Answer {
         ContainerBroker::of(broker).merge_replicated_shard_ranges(ranges)
     })
     .await?;
-    Ok(done(StatusCode::ACCEPTED))
+    Ok(status::accepted())
 }
 
 async fn get_shard_ranges(db: &IndexDb) -> Answer {
@@ -225,18 +223,13 @@ async fn get_shard_ranges(db: &IndexDb) -> Answer {
 
 fn received(received: Received) -> Answer {
     match received {
-        Received::Done => Ok(done(StatusCode::NO_CONTENT)),
+        Received::Done => Ok(status::done()),
         Received::NotNow => Err(Refused::NotFound),
     }
 }
 
-/// A JSON response; Swift reads it as ASCII.
 fn json_answer(value: &Value) -> Response {
-    typed(
-        StatusCode::OK,
-        "application/json",
-        json_ascii::to_string(value),
-    )
+    status::json(json_ascii::to_string(value))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Refusals of account and container servers, and the only place that maps them to status codes.
+//! Status codes of account and container servers: of their refusals, and of what they did.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cairn_http::{Response, respond};
+use cairn_http::{Body, Response, respond};
 use cairn_index::IndexError;
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
@@ -148,6 +148,49 @@ fn device_of(path: &Path) -> &Path {
     let is_kind = |folder: &&Path| folder.ends_with("accounts") || folder.ends_with("containers");
     let kind = path.ancestors().skip(1).find(is_kind);
     kind.and_then(Path::parent).unwrap_or(path)
+}
+
+/// 200 without content: OPTIONS.
+pub(crate) fn ok() -> Response {
+    respond::standard(StatusCode::OK)
+}
+
+/// 200 with JSON, which Swift reads as ASCII.
+pub(crate) fn json(text: String) -> Response {
+    respond::typed(StatusCode::OK, "application/json", text)
+}
+
+/// 200 with a listing, 204 if it is empty.
+pub(crate) fn listing(body: Option<impl Into<Body>>) -> Response {
+    match body {
+        None => empty(),
+        Some(body) => respond::typed(StatusCode::OK, "text/plain", body),
+    }
+}
+
+/// 201: there is a database, or a row, that was not there.
+pub(crate) fn created() -> Response {
+    respond::standard(StatusCode::CREATED)
+}
+
+/// 202: a database that was there is changed, or rows are taken.
+pub(crate) fn accepted() -> Response {
+    respond::standard(StatusCode::ACCEPTED)
+}
+
+/// 204: metadata are set, or something is deleted.
+pub(crate) fn done() -> Response {
+    respond::standard(StatusCode::NO_CONTENT)
+}
+
+/// 204 without headers of content: HEAD, and an empty listing.
+pub(crate) fn empty() -> Response {
+    respond::empty(StatusCode::NO_CONTENT)
+}
+
+/// 301: a row belongs to a shard.
+pub(crate) fn moved() -> Response {
+    respond::standard(StatusCode::MOVED_PERMANENTLY)
 }
 
 fn with_headers(mut response: Response, headers: HeaderMap) -> Response {

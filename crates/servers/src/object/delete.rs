@@ -7,11 +7,10 @@ use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
 use cairn_http::Response;
 use cairn_http::respond::{header, set};
 use cairn_types::Timestamp;
-use http::StatusCode;
 use http::request::Parts;
 
 use super::promise;
-use super::status::{Refusal, with_timestamp};
+use super::status::{self, Previous, Refusal};
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
@@ -20,7 +19,7 @@ use super::{Inner, to_the_end};
 struct Before {
     timestamp: Timestamp,
     metadata: Metadata,
-    code: StatusCode,
+    previous: Previous,
     is_tombstone: bool,
 }
 
@@ -52,7 +51,7 @@ impl Inner {
                 if let Err(refusal) = still_expires(&before, timestamp, expected) {
                     return Ok(Step::Done((before, Some(refusal))));
                 }
-                before.code = StatusCode::NO_CONTENT;
+                before.previous = Previous::Deleted;
             }
             if before.timestamp >= timestamp {
                 return Ok(Step::Done((before, None)));
@@ -85,7 +84,7 @@ impl Inner {
         if let Some(refusal) = refused {
             return Err(refusal);
         }
-        let mut response = with_timestamp(before.code, Some(before.timestamp.max(timestamp)));
+        let mut response = status::deleted(before.previous, before.timestamp.max(timestamp));
         let content_type = before.metadata.get_str("Content-Type").unwrap_or("");
         set(
             response.headers_mut(),
@@ -133,16 +132,15 @@ fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<B
     let missing = |timestamp, metadata| Before {
         timestamp,
         metadata,
-        code: StatusCode::NOT_FOUND,
+        previous: Previous::Missing,
         is_tombstone: false,
     };
     match open {
         Ok(info) => Ok(Before {
             timestamp: info.data_timestamp,
-            code: if info.data_timestamp < timestamp {
-                StatusCode::NO_CONTENT
-            } else {
-                StatusCode::CONFLICT
+            previous: match info.data_timestamp < timestamp {
+                true => Previous::Deleted,
+                false => Previous::Newer,
             },
             metadata: info.metadata,
             is_tombstone: false,

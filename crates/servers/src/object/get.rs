@@ -12,9 +12,9 @@ use cairn_formats::range::{
 };
 use cairn_http::respond::{header, set};
 use cairn_http::{Body, Response};
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
 
 use super::body::{multipart_body, range_body};
 use super::fragments::preferred;
@@ -45,8 +45,8 @@ impl Inner {
             Content::Stored(stored) if !refuses => Content::Stored(stored.given_unsound()),
             content => content,
         };
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);
+        let mut response = status::object();
+        show(response.headers_mut(), &open.info, &self.config);
         if !apply(&conditions, &parts.headers, &open.info, &mut response) {
             return Ok(response);
         }
@@ -79,8 +79,8 @@ impl Inner {
                 return missing(refusal, &conditions).map(|r| r.map(|_| Body::empty()));
             }
         };
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);
+        let mut response = status::object();
+        show(response.headers_mut(), &open.info, &self.config);
         apply(&conditions, &parts.headers, &open.info, &mut response);
         Ok(response)
     }
@@ -117,7 +117,7 @@ impl Inner {
         open: OpenObject,
         range: Range<u64>,
     ) {
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        status::make_partial(response);
         let headers = response.headers_mut();
         set(
             headers,
@@ -135,7 +135,7 @@ impl Inner {
         open: OpenObject,
         ranges: &[Range<u64>],
     ) {
-        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        status::make_partial(response);
         let headers = response.headers_mut();
         let content_type = headers.get(CONTENT_TYPE).map(|v| v.as_bytes().to_vec());
         let content_type = content_type.unwrap_or_default();
@@ -168,7 +168,7 @@ fn conditions(headers: &HeaderMap) -> Conditions<'_> {
 fn missing(refusal: Refusal, conditions: &Conditions<'_>) -> Result<Response, Refusal> {
     if refusal.is_missing() && conditions.check_missing() == Verdict::PreconditionFailed {
         let not_found = refusal.into_response();
-        let mut response = status::with_timestamp(StatusCode::PRECONDITION_FAILED, None);
+        let mut response = status::condition_needs_object();
         if let Some(timestamp) = not_found.headers().get("x-backend-timestamp") {
             let headers = response.headers_mut();
             headers.insert("x-backend-timestamp", timestamp.clone());
@@ -189,12 +189,11 @@ fn apply(
         return true;
     }
     let etag = alternate_etag(headers, info).unwrap_or(info.etag());
-    let code = match conditions.check(Some(etag), Some(info.timestamp().secs_ceil())) {
+    match conditions.check(Some(etag), Some(info.timestamp().secs_ceil())) {
         Verdict::Proceed => return true,
-        Verdict::NotModified => StatusCode::NOT_MODIFIED,
-        Verdict::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
-    };
-    *response.status_mut() = code;
+        Verdict::NotModified => status::make_not_modified(response),
+        Verdict::PreconditionFailed => status::make_condition_failed(response),
+    }
     response.headers_mut().insert(CONTENT_LENGTH, 0.into());
     false
 }
@@ -218,7 +217,7 @@ fn ignores_range(headers: &HeaderMap, info: &ObjectInfo) -> bool {
 }
 
 fn unsatisfiable(response: &mut Response, size: u64) {
-    let error = status::with_timestamp(StatusCode::RANGE_NOT_SATISFIABLE, None);
+    let error = status::no_such_range();
     let (parts, body) = error.into_parts();
     *response.status_mut() = parts.status;
     let headers = response.headers_mut();

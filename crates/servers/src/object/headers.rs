@@ -5,10 +5,10 @@ use cairn_http::params::is_true;
 use cairn_http::respond::{header, http_date, set};
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta, title_case};
 use cairn_types::{ServerKind, Timestamp, header_name};
+use http::HeaderMap;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED,
 };
-use http::{HeaderMap, StatusCode};
 
 use super::config::ObjectServerConfig;
 use super::fragments::found;
@@ -145,11 +145,7 @@ pub(super) fn normalize_delete_at(seconds: i64) -> u64 {
 }
 
 /// Adds an object's metadata to the response to GET and HEAD.
-pub(super) fn show(
-    headers: &mut HeaderMap,
-    info: &ObjectInfo,
-    config: &ObjectServerConfig,
-) -> StatusCode {
+pub(super) fn show(headers: &mut HeaderMap, info: &ObjectInfo, config: &ObjectServerConfig) {
     headers.reserve(16);
     let content_type = info.metadata.get("Content-Type");
     let content_type = content_type.and_then(|v| HeaderValue::from_bytes(v).ok());
@@ -212,5 +208,4 @@ pub(super) fn show(
         }
     }
     headers.insert(CONTENT_LENGTH, info.size.into());
-    StatusCode::OK
 }

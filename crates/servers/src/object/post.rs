@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use cairn_disk::{DiskError, FragmentChoice, Metadata, ObjectInfo, OpenOptions};
 use cairn_http::Response;
-use cairn_http::respond::{header, set, standard};
+use cairn_http::respond::{header, set};
 use cairn_index::content_type::extract_swift_bytes;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_meta, is_user_meta};
 use cairn_types::{ServerKind, Timestamp};
-use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 
 use super::headers::{check_metadata, copy_metadata, opens_expired};
 use super::promise;
-use super::status::Refusal;
+use super::status::{self, Refusal};
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
@@ -215,7 +214,7 @@ fn post_update(info: &ObjectInfo, metadata: &Metadata, current: &ContentType) ->
 }
 
 fn post_response(info: &ObjectInfo, current: &ContentType) -> Response {
-    let mut response = standard(StatusCode::ACCEPTED);
+    let mut response = status::accepted();
     let headers = response.headers_mut();
     let content_type = String::from_utf8_lossy(&current.value);
     set(headers, "x-backend-content-type", content_type);

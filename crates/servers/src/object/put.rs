@@ -14,15 +14,15 @@ use cairn_disk::{
     ObjectWriter, OpenOptions,
 };
 use cairn_formats::conditional::{EntityTags, normalize_etag};
-use cairn_http::respond::{header, set, standard};
+use cairn_http::respond::{header, set};
 use cairn_http::{Body, Response, SharedDigest, SharedFooters};
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, ServerKind, Timestamp};
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ use super::fragments::ssync_index;
 use super::headers::{check_metadata, copy_footers, copy_metadata, delete_at, flag};
 use super::phases::{Content, Phases};
 use super::promise;
-use super::status::Refusal;
+use super::status::{self, Refusal};
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
@@ -442,7 +442,7 @@ impl Inner {
         update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
         self.update_container("PUT", parts, target, update).await?;
         enqueued?;
-        let mut response = standard(StatusCode::CREATED);
+        let mut response = status::created();
         let etag = metadata.get_str("ETag").unwrap_or("");
         set(response.headers_mut(), "etag", format!("\"{etag}\""));
         Ok(response)

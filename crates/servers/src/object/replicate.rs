@@ -7,12 +7,10 @@ use cairn_disk::PartitionKey;
 use cairn_formats::pickle::{Value, dumps};
 use cairn_http::Response;
 use cairn_http::params::{split_path, unquote};
-use cairn_http::respond::typed;
-use http::StatusCode;
 use http::request::Parts;
 
 use super::Inner;
-use super::status::Refusal;
+use super::status::{self, Refusal};
 use super::target::parse_partition;
 
 impl Inner {
@@ -48,6 +46,6 @@ impl Inner {
             Ok(dumps(&Value::None))
         });
         let pickle = pickle.await?;
-        Ok(typed(StatusCode::OK, "text/html; charset=UTF-8", pickle))
+        Ok(status::for_daemons(pickle))
     }
 }

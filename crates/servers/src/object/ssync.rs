@@ -18,10 +18,9 @@ use cairn_disk::replication::try_lock_device;
 use cairn_disk::{Device, DiskError, Engine, PartitionKey};
 use cairn_formats::ssync::SsyncError;
 use cairn_http::params::{split_path, unquote};
-use cairn_http::respond::{HTML, set, typed};
+use cairn_http::respond::set;
 use cairn_http::{Body, BodySender, Response};
 use cairn_types::PolicyIndex;
-use http::StatusCode;
 use http::request::Parts;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
@@ -29,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
 use super::fragments::ssync_index;
-use super::status::Refusal;
+use super::status::{self, Refusal};
 use super::target::parse_partition;
 use input::Input;
 
@@ -130,7 +129,7 @@ impl Inner {
             self.config.client_timeout,
         );
         tokio::spawn(receiver.run_session(input));
-        let mut response = typed(StatusCode::OK, HTML, answer);
+        let mut response = status::for_daemons(answer);
         set(response.headers_mut(), "x-backend-accept-no-commit", "True");
         if let Some(at_once) = self.ssync_sessions_max() {
             let at_once = at_once.to_string();

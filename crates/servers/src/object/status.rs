@@ -1,8 +1,8 @@
-//! Refusals of the object server, and the only place that maps failures to status codes.
+//! Status codes of the object server: of its refusals, and of what it did.
 
 use cairn_disk::{DeviceError, DiskError};
 use cairn_http::respond::{self, set, standard, text};
-use cairn_http::{BodyError, Response};
+use cairn_http::{Body, BodyError, Response};
 use cairn_types::Timestamp;
 use http::StatusCode;
 
@@ -52,6 +52,77 @@ impl From<BodyError> for Refusal {
             BodyError::Disconnected | BodyError::Source(_) => Refusal::Disconnected,
         }
     }
+}
+
+/// 200 without content: OPTIONS.
+pub(super) fn ok() -> Response {
+    respond::empty(StatusCode::OK)
+}
+
+/// 200 with what daemons read: a session of SSYNC, a pickle of suffixes.
+pub(super) fn for_daemons(body: impl Into<Body>) -> Response {
+    respond::typed(StatusCode::OK, respond::HTML, body)
+}
+
+/// 200, to which an object's headers and content are added.
+pub(super) fn object() -> Response {
+    respond::empty(StatusCode::OK)
+}
+
+/// 201: the object is written.
+pub(super) fn created() -> Response {
+    standard(StatusCode::CREATED)
+}
+
+/// 202: metadata are written.
+pub(super) fn accepted() -> Response {
+    standard(StatusCode::ACCEPTED)
+}
+
+/// The version before a deletion, which decides the answer.
+#[derive(Clone, Copy)]
+pub(super) enum Previous {
+    /// 204: it is deleted.
+    Deleted,
+    /// 404: there was none. The tombstone is written all the same.
+    Missing,
+    /// 409: it is as new, or newer.
+    Newer,
+}
+
+/// The answer to DELETE; `timestamp` is the newer one of the version and the request.
+pub(super) fn deleted(previous: Previous, timestamp: Timestamp) -> Response {
+    let code = match previous {
+        Previous::Deleted => StatusCode::NO_CONTENT,
+        Previous::Missing => StatusCode::NOT_FOUND,
+        Previous::Newer => StatusCode::CONFLICT,
+    };
+    with_timestamp(code, Some(timestamp))
+}
+
+/// Makes the answer one with ranges of the object: 206.
+pub(super) fn make_partial(response: &mut Response) {
+    *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+}
+
+/// Makes the answer that of a client whose copy is current: 304.
+pub(super) fn make_not_modified(response: &mut Response) {
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+}
+
+/// Makes the answer that of a condition that does not hold: 412.
+pub(super) fn make_condition_failed(response: &mut Response) {
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
+}
+
+/// 412: the condition is that there is an object.
+pub(super) fn condition_needs_object() -> Response {
+    standard(StatusCode::PRECONDITION_FAILED)
+}
+
+/// 416: no range is within the object.
+pub(super) fn no_such_range() -> Response {
+    standard(StatusCode::RANGE_NOT_SATISFIABLE)
 }
 
 /// The response to PROMISE, which is in its headers.
@@ -124,7 +195,7 @@ fn disk_response(error: DiskError) -> Response {
     }
 }
 
-pub(super) fn with_timestamp(code: StatusCode, timestamp: Option<Timestamp>) -> Response {
+fn with_timestamp(code: StatusCode, timestamp: Option<Timestamp>) -> Response {
     let mut response = standard(code);
     if let Some(timestamp) = timestamp {
         let headers = response.headers_mut();

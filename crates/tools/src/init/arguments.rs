@@ -49,11 +49,11 @@ pub struct Arguments {
     #[arg(long)]
     kill_after_timeout: bool,
 
-    /// Where the files with process ids are [default: /var/run/swift]
+    /// The folder of the files with process ids [default: /var/run/swift]
     #[arg(short, long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
-    /// Where the conf files are [default: /etc/swift]
+    /// The folder of the conf files [default: /etc/swift]
     #[arg(long, value_name = "DIR")]
     swift_dir: Option<PathBuf>,
 

@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CONFIG")]
     config: Option<PathBuf>,
 
-    /// Where swift.conf and the rings are
+    /// The folder of swift.conf and the rings
     #[arg(long, value_name = "DIR")]
     swift_dir: Option<PathBuf>,
 
@@ -61,8 +61,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     debug: bool,
 
-    /// Where both partitions have different files of one name: quarantine the new one (relink), or
-    /// let the old one go (cleanup)
+    /// Different files of one name in both partitions: quarantine the new one (relink), or let the old
+    /// one go (cleanup)
     #[arg(long)]
     clobber_hardlink_collisions: bool,
 }

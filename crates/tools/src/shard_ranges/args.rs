@@ -91,7 +91,7 @@ pub(super) struct Show {
 
 #[derive(Debug, Args)]
 pub(super) struct Prefix {
-    /// What accounts of shards begin with
+    /// Prefix of the accounts of shards
     #[arg(long = "shards_account_prefix", default_value = ".shards_")]
     pub(super) shards_account_prefix: String,
     /// Seconds for which a locked database is waited for

@@ -36,7 +36,7 @@ pub(super) fn read(text: &str) -> Result<Expected> {
         if files == 0 {
             continue;
         }
-        let operation = |kind, amount| operation(kind, amount, name, size, &containers);
+        let operation = |kind: Kind, amount: Amount| operation(size, &containers, kind, amount);
         let mut filled = operation(Kind::Write, Amount::Each(files))?;
         filled.containers.order = Order::Turn;
         population.operations.push(filled);
@@ -85,14 +85,9 @@ pub(super) fn read(text: &str) -> Result<Expected> {
     })
 }
 
-/// An operation on the objects of one size class.
-fn operation(
-    kind: Kind,
-    amount: Amount,
-    name: &str,
-    size: &Value,
-    containers: &Names,
-) -> Result<Operation> {
+/// An operation over the objects of one size class.
+fn operation(size: &Value, containers: &Names, kind: Kind, amount: Amount) -> Result<Operation> {
+    let name = size["name"].as_str().context("no name")?;
     let bytes = |key: &str| size[key].as_u64().context("no size");
     let writes = matches!(kind, Kind::Write | Kind::Create | Kind::Update);
     Ok(Operation {

@@ -96,7 +96,7 @@ close_delay = 5
 "#;
 
 #[test]
-fn all_keys() {
+fn keys_of_stages() {
     let plan = plan(WHOLE);
     assert_eq!((plan.seed, plan.format.as_str()), (42, "lab"));
     assert_eq!(plan.access.storage.config["policy"], "gold");
@@ -131,7 +131,7 @@ fn all_keys() {
 }
 
 #[test]
-fn all_keys_of_an_open_loop() {
+fn keys_of_an_open_work() {
     let plan = plan(WHOLE);
     let open = &plan.stages[2].works[0];
     assert_eq!(open.runtime, Some(Duration::from_secs(600)));
@@ -198,7 +198,7 @@ fn all_keys_of_an_open_loop() {
 }
 
 #[test]
-fn all_keys_of_a_closed_loop() {
+fn keys_of_a_closed_work_over_a_pool() {
     let plan = plan(WHOLE);
     let pool = &plan.stages[3].works[0];
     let think = Think::Uniform {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cairn_http::params::quote_path;
-use cairn_http::{Body, BodyError, Request, Response, respond};
+use cairn_http::{Body, Request, Response, respond};
 use cairn_types::ServerKind;
 use cairn_types::header_name;
 use cairn_types::metadata::is_user_meta;
@@ -24,6 +24,7 @@ use super::unpack::Packing;
 use super::{AccountPath, Inner, Refusal, answer, check_length, failed, wanted_format};
 use crate::heartbeat::{self, Beats};
 use crate::report::{FORMATS, Report};
+use crate::status;
 use crate::subrequest::Subrequests;
 
 /// Timeout of a client that sends nothing.
@@ -139,8 +140,7 @@ fn headers_for_all(asked: &HeaderMap) -> HeaderMap {
 
 fn invalid(error: &ArchiveError) -> Refusal {
     match error {
-        ArchiveError::Upload(BodyError::Timeout(_)) => Refusal::of(StatusCode::REQUEST_TIMEOUT),
-        ArchiveError::Upload(_) => Refusal::of(respond::status(respond::CLIENT_DISCONNECT)),
+        ArchiveError::Upload(error) => Refusal::of(status::broken_body_code(error)),
         _ => Refusal::bad(format!("Invalid Tar File: {error}")),
     }
 }

@@ -13,6 +13,7 @@ use http::request::Parts;
 
 use super::delete::{Deletion, NextDeletion, Targets};
 use super::{AccountPath, Inner, Refusal, check_length};
+use crate::status;
 
 pub(super) struct Names {
     bulk: Arc<Inner>,
@@ -68,10 +69,7 @@ fn check_count(count: usize, most: usize) -> Result<(), Refusal> {
 
 fn gone(error: BodyError) -> Refusal {
     Refusal {
-        status: match error {
-            BodyError::Timeout(_) => StatusCode::REQUEST_TIMEOUT,
-            _ => respond::status(respond::CLIENT_DISCONNECT),
-        },
+        status: status::broken_body_code(&error),
         body: error.to_string(),
     }
 }

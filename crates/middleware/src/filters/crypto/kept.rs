@@ -12,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cairn_formats::crypto_meta::{self as meta, CryptoMeta, KeyId};
 use cairn_http::{rekey::SecretId, respond};
+use cairn_types::hex;
 use http::HeaderMap;
 use tracing::error;
 use zeroize::Zeroizing;
@@ -211,7 +212,8 @@ fn container_header(secret_id: &SecretId) -> String {
     let Some(id) = secret_id else {
         return format!("{CONTAINER_PREFIX}{NO_ID}");
     };
-    format!("{CONTAINER_PREFIX}{}", cairn_types::hex::encode(id))
+    let hex = hex::encode(id);
+    format!("{CONTAINER_PREFIX}{hex}")
 }
 
 fn secret_id_of(text: &str) -> Option<SecretId> {

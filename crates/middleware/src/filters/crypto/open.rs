@@ -177,7 +177,7 @@ async fn ranges(mut response: Response, reader: Reader, selection: Selection) ->
     match selection {
         Selection::One(range) => match reader.read(range.clone()).await {
             Ok(body) => {
-                *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+                crate::status::make_partial(&mut response);
                 let length = range.end - range.start;
                 let headers = response.headers_mut();
                 headers.insert(CONTENT_LENGTH, length.into());
@@ -188,7 +188,7 @@ async fn ranges(mut response: Response, reader: Reader, selection: Selection) ->
             Err(problem) => refused(&problem),
         },
         Selection::Several(ranges) => {
-            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+            crate::status::make_partial(&mut response);
             let headers = response.headers_mut();
             let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
             let multipart = Multipart::new(boundary(), kind, size);

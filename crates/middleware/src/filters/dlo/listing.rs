@@ -5,11 +5,12 @@ use std::ops::Range;
 
 use cairn_formats::listing::MAX_LISTING_BYTES;
 use cairn_http::params::quote;
-use cairn_http::{Handler, Response, respond};
-use http::{Method, StatusCode};
+use cairn_http::{Handler, Response};
+use http::Method;
 use serde::Deserialize;
 
 use crate::segments::{Listing, NextPiece, Piece, Segment, SegmentError};
+use crate::status;
 use crate::subrequest::Subrequests;
 
 /// Fields needed of a row.
@@ -41,12 +42,12 @@ impl Pages {
         let request = self
             .requests
             .request(Method::GET, &self.container, Some(&query));
-        let request = request.ok_or_else(|| respond::standard(StatusCode::URI_TOO_LONG))?;
+        let request = request.ok_or_else(status::path_too_long)?;
         let response = self.next.call(request).await;
         if !response.status().is_success() {
             return Err(response);
         }
-        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        let unavailable = status::unavailable;
         let body = response.into_body().collect(MAX_LISTING_BYTES).await;
         let body = body.map_err(|_| unavailable())?;
         if body.is_empty() {

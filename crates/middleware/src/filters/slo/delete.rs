@@ -123,7 +123,7 @@ impl Inner {
         };
         // The segments' deletion has the same timestamp as the manifest's.
         respond::set(&mut parts.headers, "x-timestamp", now.internal());
-        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        let unavailable = status::unavailable;
         let hash_path = &self.hash_path;
         let queue = &self.expirer;
         let request = queue.request(&context, hash_path, path, &container, &objects, now);

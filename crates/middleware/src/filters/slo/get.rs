@@ -25,6 +25,7 @@ use crate::api_path::ObjectPath;
 use crate::segments::{
     ReadOptions, Reading, etag_is_at, full_or_ranges, is_satisfied, selection, want_whole, wanted,
 };
+use crate::status;
 use crate::subrequest::Subrequests;
 
 const AGENT: &str = "SLO MultipartGET";
@@ -168,7 +169,7 @@ impl Inner {
         let (path, query) = (asked.path.path(), asked.parts.uri.query());
         match asked.subrequests().request(Method::GET, &path, query) {
             Some(request) => self.next.call(request).await,
-            None => respond::standard(StatusCode::URI_TOO_LONG),
+            None => status::path_too_long(),
         }
     }
 
@@ -181,7 +182,7 @@ impl Inner {
         marks: &Marks,
         before: Timestamp,
     ) -> Result<Response, Response> {
-        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        let unavailable = status::unavailable;
         if marks.timestamp < before {
             return Err(unavailable());
         }
@@ -252,7 +253,7 @@ impl Inner {
         let selection = match part {
             // No range exists in empty content.
             Some(range) if range.is_empty() => {
-                *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+                status::make_partial(&mut answer);
                 answer.headers_mut().insert(CONTENT_LENGTH, 0.into());
                 return Ok(answer);
             }
@@ -412,7 +413,7 @@ fn no_such_part(mut answer: Response, size: u64, is_head: bool) -> Response {
 /// HEAD of a part is 206, unlike HEAD of a range: it returns the part's length.
 fn head_of(mut answer: Response, part: Option<std::ops::Range<u64>>, size: u64) -> Response {
     if let Some(part) = part {
-        *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+        status::make_partial(&mut answer);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_LENGTH, (part.end - part.start).into());
         respond::set(headers, CONTENT_RANGE.as_str(), content_range(&part, size));

@@ -3,10 +3,10 @@
 
 use cairn_formats::listing::MAX_LISTING_BYTES;
 use cairn_http::{Body, Handler, Request, Response, respond};
-use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use serde_json::Value;
 
+use crate::status;
 use crate::whole::{self, Row};
 
 const MARK: &str = "slo_etag";
@@ -24,7 +24,7 @@ pub(super) async fn with_slo_etags(next: &Handler, request: Request) -> Response
     }
     let (mut head, body) = response.into_parts();
     let Ok(json) = body.collect(MAX_LISTING_BYTES).await else {
-        return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        return status::unavailable();
     };
     // Most listings contain none.
     let body = match whole::with_rows(&json, MARK, tell_etag).await {

@@ -13,6 +13,7 @@ use super::site::{Site, link};
 use super::{StaticWeb, Visit};
 use crate::filters::tempurl;
 use crate::html::escape;
+use crate::status;
 
 const DISABLED_STYLE: &str = "  <style type=\"text/css\">\n\
     \x20  h1 {font-size: 1em; font-weight: bold;}\n\
@@ -77,7 +78,7 @@ impl StaticWeb {
                 container = visit.container_path(),
                 why, "a listing is not to be had"
             );
-            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+            status::unavailable()
         };
         let json = json.map_err(|error| unavailable(error.to_string()))?;
         if json.is_empty() {

@@ -1,7 +1,7 @@
 //! Creation of symlinks: validates the target and stores it as system metadata.
 
 use cairn_http::params::{is_true, quote, quote_path, unquote};
-use cairn_http::{BodyError, Context, Request, Response, respond};
+use cairn_http::{Context, Request, Response, respond};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
@@ -12,6 +12,7 @@ use super::{
 };
 use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
 use crate::cause::{Cause, drain};
+use crate::status;
 use crate::trust::{self, LatestVersionLink};
 
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
@@ -139,10 +140,7 @@ async fn refuse_content(headers: &HeaderMap, body: &mut cairn_http::Body) -> Res
         None => match body.next_chunk().await {
             None => Ok(()),
             Some(Ok(_)) => Err(refusal()),
-            Some(Err(BodyError::Timeout(_))) => Err(respond::standard(StatusCode::REQUEST_TIMEOUT)),
-            Some(Err(_)) => Err(respond::standard(respond::status(
-                respond::CLIENT_DISCONNECT,
-            ))),
+            Some(Err(error)) => Err(status::broken_body(&error)),
         },
     }
 }

@@ -25,6 +25,7 @@ use super::{DELETE_MARKER, authorize, without_condition};
 use crate::FilterEnv;
 use crate::api_path::{ApiPath, ObjectPath, names_object, refuse, set};
 use crate::cause::{Cause, drain};
+use crate::status;
 
 pub(super) const SOURCE: &str = "VW";
 pub(super) const VERSIONS_LOCATION: HeaderName = HeaderName::from_static("x-versions-location");
@@ -298,7 +299,7 @@ impl Kept<'_> {
         }
         let current = check(current)?;
         let Some(written) = written_at(&current, &["x-timestamp"]) else {
-            return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+            return Err(status::unavailable());
         };
         let pushed = copies.put(&self.version_at(written), current).await?;
         drain(check(pushed)?).await;

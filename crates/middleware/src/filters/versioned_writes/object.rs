@@ -280,7 +280,7 @@ impl Versioned<'_> {
             return Ok(());
         }
         let Some(written) = written_at(&current, &["x-backend-timestamp", "x-timestamp"]) else {
-            return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+            return Err(status::unavailable());
         };
         let name = self.version_name(written.with_offset(0))?;
         let kept = copies.put(&self.version_path(&name), current).await?;
@@ -420,7 +420,7 @@ pub(super) fn check(response: Response) -> Result<Response, Response> {
         return Err(response);
     }
     // The previous object could not be saved, so it must not be overwritten.
-    Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
+    Err(status::unavailable())
 }
 
 pub(super) fn no_versions_container() -> Response {

@@ -2,7 +2,7 @@
 //! it is not a version. Also available while versioning is suspended.
 
 use cairn_http::params::{split_path, unquote, with_path_and_query};
-use cairn_http::{Body, BodyError, ContainerInfo, Context, Request, Response, respond};
+use cairn_http::{Body, ContainerInfo, Context, Request, Response, respond};
 use cairn_types::Timestamp;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, TRANSFER_ENCODING,
@@ -16,6 +16,7 @@ use super::{DELETE_MARKER, authorize};
 use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::filters::symlink::{BACKEND_ALLOW_RESERVED, TARGET};
+use crate::status;
 use crate::trust::VERSIONS_SYMLINK;
 use crate::version_names;
 
@@ -233,10 +234,7 @@ async fn refuse_content(headers: &HeaderMap, body: &mut Body) -> Result<(), Resp
         return match body.next_chunk().await {
             None => Ok(()),
             Some(Ok(_)) => Err(refusal()),
-            Some(Err(BodyError::Timeout(_))) => Err(respond::standard(StatusCode::REQUEST_TIMEOUT)),
-            Some(Err(_)) => Err(respond::standard(respond::status(
-                respond::CLIENT_DISCONNECT,
-            ))),
+            Some(Err(error)) => Err(status::broken_body(&error)),
         };
     }
     match respond::header(headers, CONTENT_LENGTH.as_str()) {
@@ -249,8 +247,7 @@ async fn refuse_content(headers: &HeaderMap, body: &mut Body) -> Result<(), Resp
 /// The client's request, without content, for another path, with the client's authority.
 fn instead(parts: &Parts, path: &str, query: Option<&str>) -> Result<Request, Response> {
     let mut request = Request::new(Body::empty());
-    *request.uri_mut() = with_path_and_query(path, query)
-        .ok_or_else(|| respond::standard(StatusCode::URI_TOO_LONG))?;
+    *request.uri_mut() = with_path_and_query(path, query).ok_or_else(status::path_too_long)?;
     *request.method_mut() = parts.method.clone();
     *request.headers_mut() = parts.headers.clone();
     set(request.headers_mut(), BACKEND_ALLOW_RESERVED, "true");

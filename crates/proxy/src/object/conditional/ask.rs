@@ -15,8 +15,8 @@ use tracing::debug;
 
 use super::judge::{ObjectState, PromiseReply, ServerReply};
 use super::{Promised, Swap, TOKEN};
-use crate::app::Proxy;
 use crate::headers;
+use crate::state::Proxy;
 use crate::write::Write;
 
 const ACTION: &str = "x-backend-promise-action";

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use cairn_http::{Body, BodyError, own_thread};
 use md5::{Digest, Md5};
 
-use super::Erasure;
+use crate::erasure::Erasure;
 
 /// Maximum bytes of a segment that is coded and hashed on the event loop.
 const INLINE_MAX_BYTES: usize = 16 * 1024;

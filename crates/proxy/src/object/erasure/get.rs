@@ -22,12 +22,13 @@ use super::archive::{Archive, Archives, Asked, Fetch, Refusal, Spare};
 use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
 use super::content::{multipart_body, range_body};
 use super::layout::{Layout, archive_range};
-use super::{EC_ETAG, EC_LENGTH, Erasure, strip};
+use super::{EC_ETAG, EC_LENGTH, strip};
 use crate::affinity::Affinity;
-use crate::app::Proxy;
+use crate::erasure::Erasure;
 use crate::headers;
 use crate::object::Location;
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 use crate::write::answer_from;
 

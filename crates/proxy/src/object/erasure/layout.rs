@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cairn_formats::range::Spec;
 
-use super::Erasure;
+use crate::erasure::Erasure;
 
 /// One object of a known length.
 #[derive(Clone)]

@@ -18,13 +18,13 @@ use http::header::{CONTENT_LENGTH, ETAG};
 use serde_json::{Value, json};
 use tracing::{debug, error};
 
-use super::Erasure;
 use super::encode::{Encoder, Etags};
-use crate::app::Proxy;
 use crate::checks::MessageLength;
+use crate::erasure::Erasure;
 use crate::object::Location;
 use crate::object::put::{footers_json, refused_by_state, trailer};
 use crate::request::Incoming;
+use crate::state::Proxy;
 use crate::status;
 use crate::write::best_response;
 

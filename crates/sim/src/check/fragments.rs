@@ -7,9 +7,9 @@ use cairn_erasure::Codec;
 use cairn_types::ErasureScheme;
 use md5::{Digest, Md5};
 
-use crate::check::{Files, Objects, files_of, must_be_listed};
+use super::{Files, Objects, files_of, must_be_listed};
+use crate::client::ACCOUNT;
 use crate::cluster::{Cluster, hash_path};
-use crate::load::ACCOUNT;
 use crate::model::{Model, Name, Seen};
 use crate::policies::{FRAGMENTS_INDEX, IN_FRAGMENTS, scheme};
 use crate::shared::NODES;

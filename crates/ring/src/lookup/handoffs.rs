@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use md5::{Digest, Md5};
 
+use super::Ring;
 use crate::bitset::BitSet;
 use crate::device::Device;
-use crate::lookup::Ring;
 
 /// A device outside the primaries, and its position in the handoff order.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Handoffs<'r> {
 const ANY_DEVICE: usize = 3;
 
 impl<'r> Handoffs<'r> {
-    pub(crate) fn new(ring: &'r Ring, part: u32) -> Self {
+    pub(super) fn new(ring: &'r Ring, part: u32) -> Self {
         let digest: [u8; 16] = Md5::digest(part.to_string().as_bytes()).into();
         let top = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
         let start = top.checked_shr(ring.part_shift()).unwrap_or(0) as usize;
