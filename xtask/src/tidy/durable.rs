@@ -1,14 +1,22 @@
 //! Files that may sync, link and rename. The order of these calls determines what survives a power
 //! cut, so for each kind of file only one source file makes them; for objects that is
-//! `disk/staged_file.rs`.
+//! `disk/staged_file.rs`, with the names below it in `staged_file/names.rs`.
 
 use super::{Finding, Source};
 
 /// Files with such calls, and their purposes.
-const ALLOWED: [(&str, &str); 22] = [
+const ALLOWED: [(&str, &str); 24] = [
     (
         "crates/disk/src/staged_file.rs",
         "object files, and all else of an object device",
+    ),
+    (
+        "crates/disk/src/staged_file/names.rs",
+        "names below an object device",
+    ),
+    (
+        "crates/disk/src/file_ops.rs",
+        "single files by descriptor, below all that knows a device",
     ),
     (
         "crates/device/src/syncs/group.rs",
@@ -20,8 +28,8 @@ const ALLOWED: [(&str, &str); 22] = [
         "databases that move, or are quarantined",
     ),
     (
-        "crates/index/src/held.rs",
-        "databases, by descriptors held from before the write",
+        "crates/index/src/page_cache.rs",
+        "dirty pages, before the page cache lets go of a file",
     ),
     (
         "crates/index/src/replication/exchange.rs",
