@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use crate::container::batch;
 use crate::schema::{
     ACCOUNT_POLICY_STAT, CONTAINER_INFO, CONTAINER_POLICY_STAT, CONTAINER_STAT_VIEW,
-    CONTAINER_TRIGGERS, OBJECT_TRIGGERS, SHARD_RANGE_TABLE, Schema,
+    CONTAINER_TRIGGERS, OBJECT_TRIGGERS, Schema, exists, has_column,
 };
 use crate::{DbKind, Result};
 
@@ -29,16 +29,6 @@ pub(crate) fn as_found(conn: &Connection, kind: DbKind, has_epoch: bool) -> Resu
         has_epoch,
         known_triggers: kind == DbKind::Container && batch::known_triggers(conn)?,
     })
-}
-
-fn exists(conn: &Connection, kind: &str, name: &str) -> Result<bool> {
-    let mut query = conn.prepare("SELECT 1 FROM sqlite_master WHERE type = ? AND name = ?")?;
-    Ok(query.exists([kind, name])?)
-}
-
-fn has_column(conn: &Connection, table: &str, column: &str) -> Result<bool> {
-    let mut query = conn.prepare("SELECT 1 FROM pragma_table_info(?) WHERE name = ?")?;
-    Ok(query.exists([table, column])?)
 }
 
 /// Runs `steps` in one transaction: a database is never seen half migrated.
@@ -114,20 +104,4 @@ fn migrate_account(conn: &Connection) -> Result<()> {
         return Ok(());
     }
     in_transaction(conn, &steps)
-}
-
-/// Creates the table of shard ranges, or adds missing columns. Inside the caller's transaction.
-pub(crate) fn shard_range_table(conn: &Connection) -> Result<()> {
-    if !exists(conn, "table", "shard_range")? {
-        conn.execute_batch(SHARD_RANGE_TABLE)?;
-        return Ok(());
-    }
-    for (column, default) in [("reported", 0), ("tombstones", -1)] {
-        if !has_column(conn, "shard_range", column)? {
-            conn.execute_batch(&format!(
-                "ALTER TABLE shard_range ADD COLUMN {column} INTEGER DEFAULT {default};"
-            ))?;
-        }
-    }
-    Ok(())
 }

@@ -270,3 +270,29 @@ pub(crate) fn create(conn: &Connection, new: &NewDb, created_at: &str, id: &str)
     conn.execute_batch("COMMIT")?;
     Ok(())
 }
+
+pub(crate) fn exists(conn: &Connection, kind: &str, name: &str) -> Result<bool> {
+    let mut query = conn.prepare("SELECT 1 FROM sqlite_master WHERE type = ? AND name = ?")?;
+    Ok(query.exists([kind, name])?)
+}
+
+pub(crate) fn has_column(conn: &Connection, table: &str, column: &str) -> Result<bool> {
+    let mut query = conn.prepare("SELECT 1 FROM pragma_table_info(?) WHERE name = ?")?;
+    Ok(query.exists([table, column])?)
+}
+
+/// Creates the table of shard ranges, or adds missing columns. Inside the caller's transaction.
+pub(crate) fn shard_range_table(conn: &Connection) -> Result<()> {
+    if !exists(conn, "table", "shard_range")? {
+        conn.execute_batch(SHARD_RANGE_TABLE)?;
+        return Ok(());
+    }
+    for (column, default) in [("reported", 0), ("tombstones", -1)] {
+        if !has_column(conn, "shard_range", column)? {
+            conn.execute_batch(&format!(
+                "ALTER TABLE shard_range ADD COLUMN {column} INTEGER DEFAULT {default};"
+            ))?;
+        }
+    }
+    Ok(())
+}

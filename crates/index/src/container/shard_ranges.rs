@@ -89,7 +89,7 @@ impl ContainerBroker<'_> {
             return Ok(());
         }
         if !self.has_shard_table()? {
-            crate::migrate::shard_range_table(self.0.conn)?;
+            crate::schema::shard_range_table(self.0.conn)?;
         }
         for mut range in ranges {
             let old = self.shard_range(&range.name)?;
