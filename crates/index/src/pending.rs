@@ -15,13 +15,15 @@ mod shared_log;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::broker::Broker;
+use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::container::epoch_of;
 use crate::files::{self, is_missing};
-use crate::held::CommitLog;
+use crate::held::{CommitLog, Held};
 use crate::turns::Turns;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
@@ -34,7 +36,9 @@ const PENDING_BYTES_MAX: u64 = 64 << 20;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pending file of an open database as a log of rows.
-pub(crate) trait RowLog {
+pub(crate) trait RowLog: Sized {
+    /// Opens the pending file, whose entries have been merged.
+    fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self>;
     fn is_empty(&self) -> bool;
     /// Time of the oldest entry.
     fn since(&self) -> Option<Instant>;

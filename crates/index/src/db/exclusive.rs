@@ -158,14 +158,7 @@ impl ExclusiveWriter {
         } else if has_room != Some(true) {
             self.settle_rows(writing, logged)?;
         }
-        let log = match &mut logged.log {
-            Some(log) => log,
-            None => {
-                let opened = writing.opened;
-                let log = ExclusiveLog::open(&opened.file, writing.config, &opened.held)?;
-                logged.log.insert(log)
-            }
-        };
+        let log = logged.opened(writing)?;
         if !log.has_room(text.len()) {
             return Ok(false);
         }

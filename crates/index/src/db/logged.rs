@@ -41,6 +41,18 @@ impl<L> Default for Logged<L> {
 }
 
 impl<L: RowLog> Logged<L> {
+    /// The log, opened by its first rows.
+    pub(super) fn opened(&mut self, writing: Writing<'_>) -> Result<&mut L> {
+        let log = match self.log.take() {
+            Some(log) => log,
+            None => {
+                let opened = writing.opened;
+                L::open(&opened.file, writing.config, &opened.held)?
+            }
+        };
+        Ok(self.log.insert(log))
+    }
+
     /// Whether rows that arrive now are logged.
     fn is_for_rows(&mut self, now: Timestamp) -> bool {
         let last = self.last_rows.replace(now);

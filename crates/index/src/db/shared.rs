@@ -101,14 +101,7 @@ impl SharedWriter {
         if !logged.log.as_ref().is_some_and(has_room) {
             self.merge_pending(writing, logged)?;
         }
-        let log = match &mut logged.log {
-            Some(log) => log,
-            None => {
-                let opened = writing.opened;
-                let log = SharedLog::open(&opened.file, writing.config, &opened.held)?;
-                logged.log.insert(log)
-            }
-        };
+        let log = logged.opened(writing)?;
         if !log.has_room(text.len()) {
             return Ok(false);
         }

@@ -82,25 +82,6 @@ pub(crate) struct Merged {
 }
 
 impl ExclusiveLog {
-    /// Opens the file, whose pending entries have been merged.
-    pub(crate) fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
-        let (path, file) = super::open_file(db_file)?;
-        let file = LogFile {
-            path,
-            file: held.synced(file),
-            held: Arc::clone(held),
-        };
-        let bytes_max = config.pending_bytes.next_multiple_of(SECTOR_BYTES);
-        file.fill(0, 2 * bytes_max)?;
-        Ok(ExclusiveLog {
-            file: Arc::new(file),
-            is_named: Arc::default(),
-            bytes_max,
-            half: Half::at(0),
-            full: None,
-        })
-    }
-
     /// Switches to the other half, if it is free; the current one is then to be merged.
     pub(crate) fn switch_half(&mut self) -> bool {
         if self.full.is_some() || self.half.used == 0 {
@@ -172,6 +153,24 @@ impl ExclusiveLog {
 }
 
 impl RowLog for ExclusiveLog {
+    fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
+        let (path, file) = super::open_file(db_file)?;
+        let file = LogFile {
+            path,
+            file: held.synced(file),
+            held: Arc::clone(held),
+        };
+        let bytes_max = config.pending_bytes.next_multiple_of(SECTOR_BYTES);
+        file.fill(0, 2 * bytes_max)?;
+        Ok(ExclusiveLog {
+            file: Arc::new(file),
+            is_named: Arc::default(),
+            bytes_max,
+            half: Half::at(0),
+            full: None,
+        })
+    }
+
     fn to_sync(&self) -> CommitLog {
         CommitLog::Pending(Arc::clone(&self.file.file), Arc::clone(&self.is_named))
     }

@@ -33,20 +33,6 @@ pub(crate) struct SharedLog {
 }
 
 impl SharedLog {
-    /// Opens the file, whose pending entries have been merged.
-    pub(crate) fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
-        let (path, file) = super::open_file(db_file)?;
-        Ok(SharedLog {
-            path,
-            file: held.synced(file),
-            is_named: Arc::default(),
-            bytes_max: config.pending_bytes.next_multiple_of(BYTES_STEP),
-            written: Vec::new(),
-            rows: Vec::new(),
-            since: Instant::now(),
-        })
-    }
-
     /// Writes entries without a sync. False if other processes wrote there; pending entries must be
     /// merged first.
     pub(crate) fn append(&mut self, text: &str) -> Result<bool> {
@@ -80,6 +66,19 @@ impl SharedLog {
 }
 
 impl RowLog for SharedLog {
+    fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
+        let (path, file) = super::open_file(db_file)?;
+        Ok(SharedLog {
+            path,
+            file: held.synced(file),
+            is_named: Arc::default(),
+            bytes_max: config.pending_bytes.next_multiple_of(BYTES_STEP),
+            written: Vec::new(),
+            rows: Vec::new(),
+            since: Instant::now(),
+        })
+    }
+
     fn to_sync(&self) -> CommitLog {
         CommitLog::Pending(Arc::clone(&self.file), Arc::clone(&self.is_named))
     }
