@@ -21,6 +21,8 @@ struct Case {
 
 const SMALL: u64 = 4_000;
 const LARGE: u64 = 1_000_000;
+/// Larger than `keep_cache_size`, up to which content stays in the page cache in any case.
+const HUGE: u64 = 10_000_000;
 
 const CASES: [Case; 12] = [
     Case {
@@ -33,7 +35,7 @@ const CASES: [Case; 12] = [
     },
     Case {
         name: "smaller-batches",
-        loads: &[(SMALL, 64), (LARGE, 64)],
+        loads: &[(SMALL, 64), (LARGE, 64), (HUGE, 16)],
     },
     Case {
         name: "inline-read",
@@ -53,11 +55,11 @@ const CASES: [Case; 12] = [
     },
     Case {
         name: "read-again",
-        loads: &[(LARGE, 16), (LARGE, 64)],
+        loads: &[(HUGE, 16)],
     },
     Case {
         name: "read-ahead",
-        loads: &[(LARGE, 1), (LARGE, 64)],
+        loads: &[(HUGE, 1), (HUGE, 16)],
     },
     Case {
         name: "direct-write",
