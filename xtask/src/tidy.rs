@@ -93,6 +93,28 @@ const MEASURES: [fn(&Source) -> Vec<Measure>; 7] = [
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = root();
+    let (mut findings, measures) = check(root)?;
+    let mut ratchet = Ratchet::read(root)?;
+    let (broken, fallen) = ratchet.compare(&measures);
+    findings.extend(broken);
+    if options.lower {
+        ratchet.lower(&measures);
+        ratchet.write(root)?;
+    } else if fallen > 0 {
+        println!("{fallen} numbers of the ratchet have fallen: cargo xtask tidy --lower");
+    }
+    findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("{} places break a rule", findings.len());
+    }
+    Ok(())
+}
+
+/// All rules over a tree.
+fn check(root: &Path) -> Result<(Vec<Finding>, Vec<Measure>)> {
     let mut findings = Vec::new();
     let mut measures = Vec::new();
     let files = source::all(root)?;
@@ -115,24 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     findings.extend(functions.check(&pages));
     findings.extend(parsers::check(root, &files));
     findings.extend(module_form::check(&files));
-
-    let mut ratchet = Ratchet::read(root)?;
-    let (broken, fallen) = ratchet.compare(&measures);
-    findings.extend(broken);
-    if options.lower {
-        ratchet.lower(&measures);
-        ratchet.write(root)?;
-    } else if fallen > 0 {
-        println!("{fallen} numbers of the ratchet have fallen: cargo xtask tidy --lower");
-    }
-    findings.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
-    for finding in &findings {
-        println!("{finding}");
-    }
-    if !findings.is_empty() {
-        bail!("{} places break a rule", findings.len());
-    }
-    Ok(())
+    Ok((findings, measures))
 }
 
 /// A page of documentation: its path from the root, with `/`, and its text.
@@ -154,5 +159,128 @@ mod tests {
     #[test]
     fn this_repository_holds_its_rules() {
         run(&Options::default()).expect("cargo xtask tidy");
+    }
+
+    /// Breaches of the rules, in a copy of the repository: a file to add, its text, and words of the finding.
+    const BROKEN: [(&str, &str, &str); 16] = [
+        (
+            "crates/types/src/b1.rs",
+            "fn f() { std::time::Instant::now(); }",
+            "in pure code",
+        ),
+        (
+            "crates/daemons/src/b2.rs",
+            "fn f() { rand::random::<u8>(); }",
+            "what the simulator runs",
+        ),
+        (
+            "crates/proxy/src/b3.rs",
+            "fn f(x: F) { rustix::fs::fsync(x); }",
+            "syncs, links or renames",
+        ),
+        (
+            "crates/daemons/src/b4.rs",
+            "fn f() { \"objects-1/7\".ends_with(\".data\"); }",
+            "names files of objects",
+        ),
+        (
+            "crates/servers/src/b5.rs",
+            "fn f() { rusqlite::Connection::open(x); }",
+            "SQL outside",
+        ),
+        (
+            "crates/proxy/src/b6.rs",
+            "fn f() { unsafe { g() } }",
+            "unsafe",
+        ),
+        (
+            "crates/proxy/src/b7.rs",
+            "// What a thing is.\nfn f() {}",
+            "a comment begins with",
+        ),
+        (
+            "crates/proxy/src/b8.rs",
+            "fn f(x: &[u8]) -> String { x.iter().map(|b| format!(\"{b:02x}\")).collect() }",
+            "hex",
+        ),
+        (
+            "crates/proxy/src/b9.rs",
+            "#[test]\n#[ignore]\nfn f() {}",
+            "ignore",
+        ),
+        (
+            "crates/proxy/src/c1.rs",
+            "fn f(m: M) { m.lock().unwrap_or_else(PoisonError::into_inner); }",
+            "poison",
+        ),
+        (
+            "crates/proxy/src/c2.rs",
+            "fn f() -> StatusCode { StatusCode::IM_A_TEAPOT }",
+            "status",
+        ),
+        (
+            "crates/proxy/src/c3.rs",
+            "use crate::c4::A;",
+            "a circle of modules",
+        ),
+        (
+            "crates/proxy/src/c4.rs",
+            "use crate::c3::B;",
+            "a circle of modules",
+        ),
+        ("crates/formats/src/c5.rs", "fn f() {}", "is it a parser?"),
+        ("docs/c6.md", "[there](is/not.md)", "is/not.md"),
+        (
+            "docs/mended.md",
+            "`disk/is_not_there.rs`, `a_test_that_is_not_there`",
+            "is_not_there.rs",
+        ),
+    ];
+
+    #[test]
+    fn each_rule_is_run() {
+        let copy = tempfile::tempdir().expect("a folder");
+        let here = root();
+        let mut paths = pages(here).expect("pages").into_iter().map(|page| page.0);
+        let mut all: Vec<String> = paths.by_ref().collect();
+        all.extend(source::all(here).expect("sources"));
+        for extension in ["toml", "lock"] {
+            all.extend(source::walk(here, extension).expect("manifests"));
+        }
+        let write = |path: &str, text: &[u8]| {
+            let to = copy.path().join(path);
+            std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+            std::fs::write(to, text).expect("a file");
+        };
+        for path in &all {
+            write(path, &std::fs::read(here.join(path)).expect("a file"));
+        }
+        for (path, text, _) in BROKEN {
+            write(path, text.as_bytes());
+        }
+        let long = "fn f() {\n".to_owned() + &"    g();\n".repeat(700) + "}\n";
+        write("crates/proxy/src/d1.rs", long.as_bytes());
+        write("crates/proxy/src/d2/mod.rs", b"");
+        let (findings, measures) = check(copy.path()).expect("the rules");
+        let (broken, _) = Ratchet::read(here).expect("the ratchet").compare(&measures);
+        let found: Vec<String> = findings
+            .iter()
+            .chain(&broken)
+            .map(Finding::to_string)
+            .collect();
+        let finds = |path: &str, words: &str| {
+            let is_it = |line: &&String| line.contains(path) && line.contains(words);
+            assert!(
+                found.iter().any(|line| is_it(&line)),
+                "{path}: {words:?} in {found:#?}"
+            );
+        };
+        for (path, _, words) in BROKEN {
+            finds(path.trim_end_matches(".rs"), words);
+        }
+        finds("docs/mended.md", "a_test_that_is_not_there");
+        finds("d1.rs", "of at most 100");
+        finds("d1.rs", "find the second idea");
+        finds("d2/mod.rs", "a second form of modules");
     }
 }

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_http::own_thread;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -268,7 +269,7 @@ impl Schedule {
     fn before_first(&self) -> Duration {
         match self.jitter {
             Jitter::None => Duration::ZERO,
-            Jitter::First | Jitter::Every => self.interval.mul_f64(rand::random()),
+            Jitter::First | Jitter::Every => self.interval.mul_f64(random_part()),
         }
     }
 
@@ -280,10 +281,15 @@ impl Schedule {
         };
         let rest = match self.jitter {
             Jitter::None | Jitter::First => rest,
-            Jitter::Every => rest.mul_f64(rand::random()),
+            Jitter::Every => rest.mul_f64(random_part()),
         };
         rest.max(REST_MIN)
     }
+}
+
+/// Uniform in 0..1, and a simulator's where one has taken over.
+fn random_part() -> f64 {
+    (own_thread::random() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 #[cfg(test)]

@@ -97,7 +97,10 @@ pub(crate) mod tests {
         let engine =
             DiskFileEngine::new(hash_path, &PolicySet::single(), DiskFileConfig::default());
         let time = Timestamp::from_secs(2_000_000_000);
-        let metadata: Metadata = [("X-Timestamp", time.internal())].into_iter().collect();
+        let length = ("Content-Length", "1".to_owned());
+        let metadata: Metadata = [("X-Timestamp", time.internal()), length]
+            .into_iter()
+            .collect();
         let body = Bytes::from_static(b"x");
         let put = device
             .commit(move |disk| engine.put_small(disk, &key, body, metadata, Durability::AtOnce));

@@ -29,8 +29,9 @@ use crate::engine::{Check, ObjectEngine, ObjectKey, PageCache, Source, StoredCon
 use crate::error::DiskError;
 use crate::xattr;
 
-/// Read-ahead in bytes for content that is not cached.
-const READ_AHEAD_BYTES: u64 = 2 << 20;
+/// Content that leaves the page cache does so in ranges of this size; no more than that does the kernel
+/// read ahead. It is not told to: that halved the rate of reads of 10 MB (`cargo xtask bench heuristics`).
+const DROP_BYTES: u64 = 2 << 20;
 
 /// Interval within which a second read keeps large content in the page cache.
 const READ_AGAIN_INTERVAL: Duration = Duration::from_secs(300);
@@ -206,9 +207,6 @@ impl ObjectReader {
         } else {
             String::new()
         };
-        // Without hashing, later chunks can be read inline once they are cached.
-        let will_need = (hashing.is_none() && !Heuristic::ReadAhead.is_off())
-            .then(|| READ_AHEAD_BYTES.min(self.end - at));
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
@@ -220,9 +218,6 @@ impl ObjectReader {
             };
             if let Some(passed) = passed {
                 advise(&content, passed, Advice::DontNeed);
-            }
-            if let Some(len) = will_need {
-                advise(&content, at..at + len, Advice::WillNeed);
             }
             let read = match &content.source {
                 Source::Memory(bytes) => Ok(slice(bytes, at, len as usize)),
@@ -272,7 +267,7 @@ impl ObjectReader {
 
     /// The range before `at` that can be dropped, if it is at least a window.
     fn passed(&mut self, at: u64) -> Option<Range<u64>> {
-        if self.stays_cached || at - self.held < READ_AHEAD_BYTES {
+        if self.stays_cached || at - self.held < DROP_BYTES {
             return None;
         }
         let passed = self.held..at;
@@ -283,8 +278,8 @@ impl ObjectReader {
 
 impl Drop for ObjectReader {
     fn drop(&mut self) {
-        // Includes read-ahead that an aborted client did not consume.
-        let end = (self.next + READ_AHEAD_BYTES).min(self.end);
+        // Includes what the kernel read ahead and an aborted client did not consume.
+        let end = (self.next + DROP_BYTES).min(self.end);
         if self.stays_cached || self.held >= end {
             return;
         }

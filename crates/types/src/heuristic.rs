@@ -24,8 +24,6 @@ pub enum Heuristic {
     VerifiedContent,
     /// Large content stays in the page cache if it is read again within minutes.
     ReadAgain,
-    /// The kernel is told ahead what of large content will be read.
-    ReadAhead,
     /// Blocks of large uploads are written past the page cache.
     DirectWrite,
     /// A batch of a database's updates waits for as many as the last ones had.
@@ -35,7 +33,7 @@ pub enum Heuristic {
 }
 
 impl Heuristic {
-    pub const ALL: [Heuristic; 12] = [
+    pub const ALL: [Heuristic; 11] = [
         Heuristic::LoneSync,
         Heuristic::AvoidSlowSync,
         Heuristic::SmallerBatches,
@@ -44,7 +42,6 @@ impl Heuristic {
         Heuristic::KnownObject,
         Heuristic::VerifiedContent,
         Heuristic::ReadAgain,
-        Heuristic::ReadAhead,
         Heuristic::DirectWrite,
         Heuristic::GatherUpdates,
         Heuristic::RowLog,
@@ -61,7 +58,6 @@ impl Heuristic {
             Heuristic::KnownObject => "known-object",
             Heuristic::VerifiedContent => "verified-content",
             Heuristic::ReadAgain => "read-again",
-            Heuristic::ReadAhead => "read-ahead",
             Heuristic::DirectWrite => "direct-write",
             Heuristic::GatherUpdates => "gather-updates",
             Heuristic::RowLog => "row-log",

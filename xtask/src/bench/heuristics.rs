@@ -24,7 +24,7 @@ const LARGE: u64 = 1_000_000;
 /// Larger than `keep_cache_size`, up to which content stays in the page cache in any case.
 const HUGE: u64 = 10_000_000;
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 11] = [
     Case {
         name: "lone-sync",
         loads: &[(SMALL, 1), (SMALL, 4), (SMALL, 64)],
@@ -56,10 +56,6 @@ const CASES: [Case; 12] = [
     Case {
         name: "read-again",
         loads: &[(HUGE, 16)],
-    },
-    Case {
-        name: "read-ahead",
-        loads: &[(HUGE, 1), (HUGE, 16)],
     },
     Case {
         name: "direct-write",

@@ -244,6 +244,20 @@ fn what_is_read_again_stays_in_the_page_cache() {
 }
 
 #[test]
+fn content_of_another_length_than_its_metadata_is_not_published() {
+    let Some(world) = world() else { return };
+    let writer = world
+        .engine
+        .create(&world.disk, &world.key, Some(3), true)
+        .and_then(|mut writer| writer.write(&[Bytes::from_static(b"two")]).map(|()| writer));
+    let written = writer
+        .unwrap()
+        .commit(metadata(ts(1), b"three"), Durability::AtOnce);
+    assert!(matches!(written, Err(DiskError::Io { .. })));
+    assert!(world.files().is_empty());
+}
+
+#[test]
 fn an_upload_in_pieces() {
     let Some(world) = world() else { return };
     let body = Bytes::from(vec![7; 300_000]);

@@ -226,6 +226,9 @@ impl DiskFileEngine {
         what: NewFile,
     ) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
+        if let NewFile::Content { .. } = what {
+            check_length(&metadata, staged.written())?;
+        }
         metadata.remove(OVERFLOW);
         metadata.set(NAME, key.name.as_bytes());
         let dir = hash_dir(key.policy, key.partition, key.hash);
@@ -316,6 +319,22 @@ fn timestamp_of(metadata: &Metadata) -> Result<Timestamp, DiskError> {
             path: "an object".into(),
             source: std::io::Error::other("no X-Timestamp in the metadata"),
         })
+}
+
+/// The counterpart of the check when an object is opened, which would quarantine it: content is not
+/// published with metadata of another length.
+fn check_length(metadata: &Metadata, written: u64) -> Result<(), DiskError> {
+    let stated = metadata.get_str("Content-Length").map(str::trim);
+    match stated.map(str::parse::<u64>) {
+        Some(Ok(length)) if length == written => Ok(()),
+        _ => Err(DiskError::Io {
+            action: "write",
+            path: "an object".into(),
+            source: std::io::Error::other(format!(
+                "its metadata has Content-Length {stated:?}, and {written} bytes were written"
+            )),
+        }),
+    }
 }
 
 struct DataWriter {

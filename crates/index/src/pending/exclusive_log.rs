@@ -129,11 +129,20 @@ impl ExclusiveLog {
 
     /// Marks the full half as cleared.
     pub(crate) fn full_is_clear(&mut self) {
+        let all_taken = self.full.as_ref().is_none_or(|full| full.rows.is_empty());
+        assert!(
+            all_taken,
+            "a half is cleared with rows that nobody has taken"
+        );
         self.full = None;
     }
 
     /// Clears the log; all entries are merged and durable.
     pub(crate) fn clear(&mut self) -> Result<()> {
+        assert!(
+            !self.has_rows(),
+            "a log is cleared with rows that nobody has taken"
+        );
         if let Some((_, merged)) = self.take_full() {
             merged.clear(FILL_WEIGHT)?;
             self.full = None;
