@@ -307,3 +307,17 @@ cairn_request_duration_seconds_bucket{le="0.1",server="proxy"} 12
         );
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_line_is_read_or_passed_over(line in r#"[a-z_]{0,9}\{([a-z]{0,4}="[a-z]{0,4}",?){0,3}\} [0-9.e+-]{0,9}|.{0,60}"#) {
+            let _ = parse(&line);
+        }
+    }
+}

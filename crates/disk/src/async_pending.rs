@@ -289,3 +289,17 @@ mod tests {
         assert_eq!(AsyncUpdate::from_pickle(b"x"), None);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_an_update_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            let _ = AsyncUpdate::from_pickle(&bytes);
+        }
+    }
+}

@@ -275,3 +275,19 @@ mod tests {
         );
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_file_is_read_or_refused(text in "(\\[[a-zA-Z]{0,5}\\]\n|(key2?|cluster_[a-z]{0,4}) ?= ?[a-z:/.]{0,12}\n){0,6}|.{0,60}") {
+            if let Ok(realms) = Realms::parse("realms", &text) {
+                let _ = realms;
+            }
+        }
+    }
+}

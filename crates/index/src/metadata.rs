@@ -211,3 +211,23 @@ mod tests {
         );
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_column_is_read_back_or_refused(
+            column in r#"\{("[a-zA-Zé\\\\-]{0,8}": ?\["[a-zé]{0,8}", ?"[0-9._]{0,18}"\],? ?){0,4}\}|.{0,80}"#
+        ) {
+            if let Ok(metadata) = Metadata::parse(&column) {
+                let again = metadata.to_column();
+                let read = Metadata::parse(&again).map(|metadata| metadata.to_column());
+                prop_assert!(read.is_ok_and(|read| read == again));
+            }
+        }
+    }
+}

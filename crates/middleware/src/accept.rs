@@ -128,3 +128,20 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_header_is_read_or_refused(text in r#"([a-z*]{0,5}/[a-z*]{0,5}(;q=[0-9.e+-]{0,6})?,?){0,4}|.{0,40}"#) {
+            let offers = ["text/plain", "application/json"];
+            if let Ok(Some(best)) = best_match(Some(&text), &offers) {
+                prop_assert!(offers.contains(&best));
+            }
+        }
+    }
+}

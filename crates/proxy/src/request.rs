@@ -227,3 +227,19 @@ mod tests {
         assert_eq!(parse("/v1/a//o"), Err(404));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_path_is_a_target_or_refused(path in "/(v1|info|v1.0)?(/([a-z%0-9é]|%[0-9A-F]{2}){0,8}){0,5}|.{0,60}") {
+            if let Ok(target) = parse_target(&path, &Constraints::default(), false) {
+                prop_assert!(!target.entity_path().contains('\0'));
+            }
+        }
+    }
+}

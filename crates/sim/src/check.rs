@@ -13,6 +13,7 @@ use cairn_types::{ObjectHash, PolicyIndex, ServerKind};
 use md5::{Digest, Md5};
 use serde_json::Value;
 
+use crate::addresses::index;
 use crate::client::{ACCOUNT, CONTAINER_MARK};
 use crate::cluster::{Cluster, hash_path};
 use crate::load::{CONTAINERS, TRANSIENT, Trouble, look};
@@ -269,7 +270,7 @@ async fn list(
         let Some(running) = cluster.node(number) else {
             continue;
         };
-        let answer = running.handlers[kind as usize].call(request).await;
+        let answer = running.handlers[index(kind)].call(request).await;
         let status = answer.status().as_u16();
         let headers = answer.headers();
         let counted = ["object-count", "bytes-used"].map(|what| {

@@ -461,3 +461,27 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[0-9._a-f-]{0,40}|.{0,40}") {
+            let _ = Timestamp::parse(&text);
+            let _ = Timestamp::parse_internal(&text);
+            let _ = Timestamp::parse_isoformat(&text);
+            let _ = decode_timestamps(&text);
+            let _ = decode_timestamps_explicit(&text);
+        }
+
+        #[test]
+        fn texts_of_timestamps_are_read_back(ticks in 0..999_999_999_999_999_u64) {
+            let time = Timestamp::from_ticks(ticks);
+            prop_assert_eq!(Timestamp::parse(&time.internal()), Ok(time));
+        }
+    }
+}

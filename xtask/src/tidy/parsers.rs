@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 43] = [
+const PARSERS: [(&str, How); 55] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -33,7 +33,7 @@ const PARSERS: [(&str, How); 43] = [
     ("crates/formats/src/shard.rs", No),
     ("crates/formats/src/ssync.rs", Property),
     ("crates/formats/src/swift_conf.rs", Fuzzed("conf")),
-    ("crates/formats/src/sync_realms.rs", No),
+    ("crates/formats/src/sync_realms.rs", Property),
     ("crates/formats/src/tar.rs", Fuzzed("tar")),
     ("crates/http/src/heads/scanner.rs", Fuzzed("heads")),
     ("crates/http/src/interim.rs", Fuzzed("interim")),
@@ -76,6 +76,18 @@ const PARSERS: [(&str, How); 43] = [
         "crates/middleware/src/filters/tempurl/ip_range.rs",
         Property,
     ),
+    ("crates/types/src/timestamp.rs", Property),
+    ("crates/formats/src/shard/name.rs", Property),
+    ("crates/middleware/src/accept.rs", Property),
+    ("crates/middleware/src/filters/slo/manifest.rs", Property),
+    ("crates/middleware/src/filters/slo/input.rs", Property),
+    ("crates/middleware/src/filters/list_endpoints.rs", Property),
+    ("crates/proxy/src/request.rs", Property),
+    ("crates/daemons/src/db_replicator/peer.rs", Property),
+    ("crates/index/src/metadata.rs", Property),
+    ("crates/disk/src/async_pending.rs", Property),
+    ("crates/disk/src/diskfile/suffix_hashes.rs", Property),
+    ("crates/console/src/store.rs", Property),
     ("crates/middleware/src/filters/tempurl/expires.rs", Property),
 ];
 

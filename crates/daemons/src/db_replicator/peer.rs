@@ -138,3 +138,19 @@ impl Replica {
         })
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_or_refused(
+            body in r#"\{("(hash|id|point|max_row|metadata|count)": ?("[0-9a-f{}]{0,20}"|-?[0-9]{0,21}|null),?){0,6}\}|.{0,80}"#
+        ) {
+            let _ = Replica::parse(body.as_bytes());
+        }
+    }
+}

@@ -431,3 +431,23 @@ pub(crate) fn read_small_file(disk: &Disk, path: &str) -> Option<Vec<u8>> {
     file.take(FILE_MAX_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_line_of_a_note_is_a_suffix_or_torn(bytes in proptest::collection::vec(prop_oneof![
+            Just(b'\n'), Just(b' '), b'0'..=b'9', b'a'..=b'g', any::<u8>(),
+        ], 0..60)) {
+            let noted = Invalidated::parse(&bytes);
+            prop_assert!(noted.suffixes.iter().all(|suffix| is_suffix(suffix)));
+            let text = String::from_utf8_lossy(&bytes);
+            let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
+            prop_assert!(noted.is_torn == (noted.suffixes.len() < lines));
+        }
+    }
+}

@@ -130,3 +130,17 @@ mod tests {
         assert!(range("a/c").ancestors(&all, hash).is_empty());
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_name_is_read_or_refused(name in "[.a-z]{0,9}/[a-z-]{0,9}-[0-9a-f]{0,32}-[0-9.]{0,18}-[0-9]{0,21}|.{0,60}") {
+            let _ = ShardName::parse(&name);
+        }
+    }
+}

@@ -255,3 +255,19 @@ mod tests {
         assert_eq!(header(&answer, "allow").as_deref(), Some("GET"));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_path_is_read_or_refused(path in "(/(v[0-9.]{0,4}|[a-zé_]{0,6})){0,5}|.{0,40}") {
+            if let Ok(entity) = Entity::parse(&path) {
+                prop_assert!(entity.object.is_none() || entity.container.is_some());
+            }
+        }
+    }
+}

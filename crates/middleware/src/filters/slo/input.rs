@@ -461,3 +461,19 @@ mod tests {
         assert_eq!(complaint(&many).lines().count(), ERRORS_MAX);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_manifest_is_read_or_refused(
+            json in r#"\[(\{"(path|etag|size_bytes|range|data)": ?("[0-9a-z/=-]{0,20}"|[0-9-]{0,20}|null)\},?){0,4}\]|.{0,80}"#
+        ) {
+            let _ = parse(json.as_bytes(), "/c/o", "AUTH_a");
+        }
+    }
+}

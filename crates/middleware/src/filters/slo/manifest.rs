@@ -190,3 +190,30 @@ pub(super) fn to_raw(json: &[u8]) -> Result<Vec<u8>, BadManifest> {
         .collect();
     Ok(serde_json::to_vec(&raw)?)
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_stored_manifest_is_read_or_refused(
+            json in r#"\[(\{"(name|bytes|hash|range|data|sub_slo)": ?("[0-9a-z/=-]{0,20}"|[0-9-]{0,20}|true)\},?){0,4}\]|.{0,80}"#
+        ) {
+            let _ = segments(json.as_bytes());
+            let _ = to_raw(json.as_bytes());
+            if let Ok(stored) = parse(json.as_bytes()) {
+                prop_assert_eq!(etag(&stored).len(), 32);
+            }
+        }
+
+        #[test]
+        fn a_range_is_in_order(text in "[0-9]{0,21}-[0-9]{0,21}|.{0,20}") {
+            if let Some((first, last)) = parse_range(&text) {
+                prop_assert!(first <= last && last < u64::MAX);
+            }
+        }
+    }
+}
