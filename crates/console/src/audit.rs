@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cairn_http::audit::AuditLog;
 use cairn_http::{Context, Request, Response};
-use http::{Method, StatusCode};
+use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
@@ -71,10 +71,10 @@ impl Watched {
         };
         // A wrong password or key is a 403 for the form field it was in.
         let field = answer.as_ref().err().and_then(|refusal| refusal.field);
-        self.outcome = match (status, field) {
-            (status, _) if status.is_success() => "accepted",
-            (status, _) if status == StatusCode::TOO_MANY_REQUESTS => "held back",
-            (status, Some("password" | "key")) if status == StatusCode::FORBIDDEN => "wrong",
+        self.outcome = match (status.as_u16(), field) {
+            (200..300, _) => "accepted",
+            (429, _) => "held back",
+            (403, Some("password" | "key")) => "wrong",
             _ => "refused",
         };
         self.status = Some(status.as_u16());

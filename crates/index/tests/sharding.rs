@@ -4,9 +4,7 @@
 
 mod support;
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 use cairn_formats::shard::{ShardRange, State};
 use cairn_index::{ContainerDb, Cut, DbState, RangeQuery, RowsQuery};
@@ -148,26 +146,7 @@ fn a_fresh_file_of_another_process_is_seen() {
 }
 
 fn swift(file: &Path, steps: Value) -> Option<Vec<Value>> {
-    let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
-        println!("skipped: CAIRN_SWIFT_PYTHON names no Python with OpenStack Swift");
-        return None;
-    };
-    let mut child = Command::new(python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/upstream.py"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let command = json!({"kind": "container", "file": file, "do": steps}).to_string();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(command.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "the Swift side failed");
-    let answers: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let answers = support::swift::swift("container", file, steps)?;
     Some(answers.as_array().unwrap().clone())
 }
 

@@ -94,41 +94,24 @@ const HOSTS_USES: [&[&str]; 3] = [
 ];
 
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
-    let mut findings = pure(source);
-    findings.extend(simulated(source));
-    findings
-}
-
-fn simulated(source: &Source) -> Vec<Finding> {
     let within = |place: &str| source.path.starts_with(place);
-    if !SIMULATED.iter().any(|p| within(p)) || HOSTS.iter().any(|(p, _)| within(p)) {
-        return Vec::new();
-    }
+    let is_in = |places: &[&str], except: &[(&str, &str)]| {
+        places.iter().any(|p| within(p)) && !except.iter().any(|(p, _)| within(p))
+    };
     let mut findings = Vec::new();
-    for sequence in HOSTS_USES {
-        let message = format!(
-            "`{}` in what the simulator runs: take a clock, or http's own_thread",
-            sequence.concat()
-        );
-        let lines = source.find(sequence).into_iter();
-        findings.extend(lines.map(|line| Finding::new(&source.path, line, message.as_str())));
+    let mut find = |uses: &[&[&str]], words: &str| {
+        for sequence in uses {
+            let message = format!("`{}` in {words}", sequence.concat());
+            let lines = source.find(sequence).into_iter();
+            findings.extend(lines.map(|line| Finding::new(&source.path, line, message.as_str())));
+        }
+    };
+    if is_in(&PURE, &EXCEPT) {
+        find(&USES, "pure code: take the value as an argument");
     }
-    findings
-}
-
-fn pure(source: &Source) -> Vec<Finding> {
-    let within = |place: &str| source.path.starts_with(place);
-    if !PURE.iter().any(|p| within(p)) || EXCEPT.iter().any(|(p, _)| within(p)) {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    for sequence in USES {
-        let message = format!(
-            "`{}` in pure code: take the value as an argument",
-            sequence.concat()
-        );
-        let lines = source.find(sequence).into_iter();
-        findings.extend(lines.map(|line| Finding::new(&source.path, line, message.as_str())));
+    if is_in(&SIMULATED, &HOSTS) {
+        let words = "what the simulator runs: take a clock, or http's own_thread";
+        find(&HOSTS_USES, words);
     }
     findings
 }

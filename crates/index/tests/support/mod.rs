@@ -1,6 +1,8 @@
 //! Helpers of the integration tests: waiting for futures, and indexes in temporary folders.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod swift;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;

@@ -3,8 +3,9 @@
 use cairn_index::{ContainerDb, ListCursor, ListEntry, ListQuery};
 use serde_json::{Value, json};
 
+use crate::support::swift::swift;
 use crate::support::{self, block_on, index, new_container};
-use crate::{Dice, NAMES, swift};
+use crate::{Dice, NAMES};
 
 pub(crate) fn queries(dice: &mut Dice, count: usize) -> Vec<Value> {
     let some = [
