@@ -59,7 +59,7 @@ pub(crate) fn hashes_of(
 ) -> Request {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
-    *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, partition, suffixes, None);
+    *request.uri_mut() = cairn_peer::backend_uri(node, partition, suffixes, None);
     let headers = request.headers_mut();
     headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     headers.insert(USER_AGENT, user_agent(daemon));

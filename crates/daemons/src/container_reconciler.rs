@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use cairn_http::{Body, Clock, Request, respond};
 use cairn_index::PolicyClaim;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, Quorum, Timestamp};
 use http::header::{HeaderName, HeaderValue, USER_AGENT};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::{Body, Clock, Request};
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::plant::Plant;
 use cairn_types::{HashPath, Timestamp};

@@ -17,7 +17,7 @@ use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
 use cairn_http::params::{is_true, unquote};
 use cairn_http::{Body, Clock, Request, own_thread};
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};

@@ -252,7 +252,7 @@ impl Rebuilder {
     async fn get(&self, node: &Node, key: &ObjectKey, local: Timestamp) -> Option<Response> {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::GET;
-        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, key.partition, &key.name, None);
+        *request.uri_mut() = cairn_peer::backend_uri(node, key.partition, &key.name, None);
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, calls::user_agent("obj-reconstructor"));
         headers.insert("x-backend-storage-policy-index", self.policy.0.into());

@@ -42,7 +42,7 @@ impl Target {
 
 /// Position of a walk: the target, and the last object processed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     pub target: usize,
     pub container: String,
     pub object: String,
@@ -143,7 +143,7 @@ impl Tally {
 /// Observer of a walk.
 pub trait Watch {
     /// Called after each page. An error ends the walk.
-    fn page(&mut self, place: &Place, tally: &Tally) -> std::io::Result<()>;
+    fn page(&mut self, place: &Position, tally: &Tally) -> std::io::Result<()>;
     /// Called when a request about an object or a container fails.
     fn failed(&mut self, error: &InternalClientError);
 }
@@ -178,7 +178,7 @@ impl Rekeying {
     pub async fn run(
         &self,
         targets: &[Target],
-        mut place: Place,
+        mut place: Position,
         tally: &mut Tally,
         watch: &mut impl Watch,
     ) -> Result<(), RekeyError> {
@@ -199,9 +199,9 @@ impl Rekeying {
                         .await?;
                 }
             }
-            place = Place {
+            place = Position {
                 target: place.target + 1,
-                ..Place::default()
+                ..Position::default()
             };
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Rekeying {
     async fn container(
         &self,
         account: &str,
-        place: &mut Place,
+        place: &mut Position,
         tally: &mut Tally,
         watch: &mut impl Watch,
     ) -> Result<(), RekeyError> {

@@ -102,7 +102,7 @@ pub(crate) struct Sender<'a> {
 }
 
 /// Partition and suffixes to send.
-pub(crate) struct Order<'a> {
+pub(crate) struct SsyncJob<'a> {
     pub(crate) device: &'a Arc<Device>,
     pub(crate) policy: PolicyIndex,
     pub(crate) partition: u32,
@@ -110,10 +110,10 @@ pub(crate) struct Order<'a> {
     /// Only determines which of these objects the receiver has.
     pub(crate) only: Option<&'a HashSet<ObjectHash>>,
     /// Fragments, in an erasure-coded policy.
-    pub(crate) fragments: Option<FragmentOrder<'a>>,
+    pub(crate) fragments: Option<FragmentSelection<'a>>,
 }
 
-impl Order<'_> {
+impl SsyncJob<'_> {
     fn at(&self) -> PartitionKey {
         PartitionKey::new(self.policy, self.partition)
     }
@@ -121,7 +121,7 @@ impl Order<'_> {
 
 /// Selection of fragments to send.
 #[derive(Clone, Copy)]
-pub(crate) struct FragmentOrder<'a> {
+pub(crate) struct FragmentSelection<'a> {
     /// Index of the local fragments; `None` for tombstones only.
     pub(crate) own: Option<u32>,
     /// Index of the receiver's fragments.
@@ -137,7 +137,7 @@ pub(crate) struct FragmentOrder<'a> {
 /// An SSYNC session.
 struct SsyncSession<'a> {
     context: &'a Sender<'a>,
-    order: &'a Order<'a>,
+    job: &'a SsyncJob<'a>,
     choice: FragmentChoice,
     sender: BodySender,
     answer: BodyLines,
@@ -148,17 +148,17 @@ struct SsyncSession<'a> {
 impl Sender<'_> {
     pub(crate) async fn ssync(
         &self,
-        order: &Order<'_>,
+        job: &SsyncJob<'_>,
         node: &Node,
     ) -> Result<Delivered, SsyncError> {
         let _turn = self.permits.wait(&node.name()).await;
-        let mut session = SsyncSession::begin(self, order, node).await?;
+        let mut session = SsyncSession::begin(self, job, node).await?;
         let (offers, is_limited) = session.offer().await?;
         let mut in_step: HashSet<ObjectHash> = offers.keys().copied().collect();
         let wanted = session.receive_wanted(&in_step).await?;
         let mut unsent = HashSet::new();
         session.send_line(UPDATES_START).await?;
-        if order.only.is_some() {
+        if job.only.is_some() {
             for (hash, _) in &wanted {
                 in_step.remove(hash);
             }
@@ -182,20 +182,20 @@ impl Sender<'_> {
 impl<'a> SsyncSession<'a> {
     async fn begin(
         context: &'a Sender<'a>,
-        order: &'a Order<'a>,
+        job: &'a SsyncJob<'a>,
         node: &Node,
     ) -> Result<Self, SsyncError> {
         let (sender, body) = Body::channel(None, 8);
         let mut request = Request::new(body);
         *request.method_mut() = Method::from_bytes(b"SSYNC").unwrap_or_default();
-        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, order.partition, "", None);
+        *request.uri_mut() = cairn_peer::backend_uri(node, job.partition, "", None);
         let headers = request.headers_mut();
         headers.insert(USER_AGENT, calls::user_agent(context.daemon));
         headers.insert(
             "x-backend-storage-policy-index",
-            HeaderValue::from(order.policy.0),
+            HeaderValue::from(job.policy.0),
         );
-        if let Some(fragments) = order.fragments {
+        if let Some(fragments) = job.fragments {
             let index = HeaderValue::from(fragments.theirs);
             headers.insert("x-backend-ssync-frag-index", index.clone());
             // Header name of Swift 2.20 and earlier.
@@ -214,7 +214,7 @@ impl<'a> SsyncSession<'a> {
             header(&head.headers, "x-backend-ssync-at-once").and_then(|text| text.parse().ok());
         context.permits.allow(&node.name(), at_once.unwrap_or(1));
         let takes_any = header(&head.headers, "x-backend-accept-no-commit").is_some_and(is_true);
-        let choice = match order.fragments {
+        let choice = match job.fragments {
             None => FragmentChoice::default(),
             Some(fragments) if fragments.not_durable && takes_any => {
                 FragmentChoice::even_not_durable(fragments.own)
@@ -223,7 +223,7 @@ impl<'a> SsyncSession<'a> {
         };
         Ok(SsyncSession {
             context,
-            order,
+            job,
             choice,
             sender,
             answer: BodyLines::new(body, LINE_MAX_BYTES, context.http_timeout),
@@ -233,16 +233,16 @@ impl<'a> SsyncSession<'a> {
 
     /// Sends the offers of the suffixes; returns them, and whether there are more.
     async fn offer(&mut self) -> Result<(HashMap<ObjectHash, Offer>, bool), SsyncError> {
-        let order = self.order;
-        let most = order.fragments.map_or(0, |fragments| fragments.most);
+        let job = self.job;
+        let most = job.fragments.map_or(0, |fragments| fragments.most);
         let mut offered = HashMap::new();
         let mut is_limited = false;
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
-        'suffixes: for suffixes in order.suffixes.chunks(SUFFIXES_PER_JOB) {
+        'suffixes: for suffixes in job.suffixes.chunks(SUFFIXES_PER_JOB) {
             let engine = self.context.engine.clone();
-            let at = order.at();
+            let at = job.at();
             let (suffixes, choice) = (suffixes.to_vec(), self.choice.clone());
-            let offers = order.device.write(move |disk| {
+            let offers = job.device.write(move |disk| {
                 let mut offers = Vec::new();
                 for suffix in &suffixes {
                     offers.extend(engine.offers(disk, at, suffix, &choice)?);
@@ -250,7 +250,7 @@ impl<'a> SsyncSession<'a> {
                 Ok(offers)
             });
             for offer in offers.await? {
-                if order.only.is_some_and(|only| !only.contains(&offer.hash)) {
+                if job.only.is_some_and(|only| !only.contains(&offer.hash)) {
                     continue;
                 }
                 if most > 0 && offered.len() >= most {
@@ -302,9 +302,9 @@ impl<'a> SsyncSession<'a> {
         wanted: Vec<(ObjectHash, Wanted)>,
         unsent: &mut HashSet<ObjectHash>,
     ) -> Result<(), SsyncError> {
-        let (device, at) = (self.order.device.clone(), self.order.at());
+        let (device, at) = (self.job.device.clone(), self.job.at());
         let (engine, choice) = (self.context.engine.clone(), self.choice.clone());
-        let rebuilder = self.order.fragments.and_then(|f| f.rebuilder);
+        let rebuilder = self.job.fragments.and_then(|f| f.rebuilder);
         // Rebuilt content is not read here.
         let inline = if rebuilder.is_some() {
             0
@@ -397,7 +397,7 @@ impl<'a> SsyncSession<'a> {
         parts: Wanted,
     ) -> Result<bool, SsyncError> {
         if parts.data {
-            let theirs = self.order.fragments.map_or(0, |fragments| fragments.theirs);
+            let theirs = self.job.fragments.map_or(0, |fragments| fragments.theirs);
             let mut rebuilt = match rebuilder.rebuild(node, key, info, theirs).await {
                 Ok(rebuilt) => rebuilt,
                 Err(error) => {
@@ -456,7 +456,7 @@ impl<'a> SsyncSession<'a> {
             }
             Content::Stored(stored) => {
                 let mut reader = ObjectReader::new(
-                    self.order.device.clone(),
+                    self.job.device.clone(),
                     self.context.engine.clone(),
                     key.clone(),
                     info.etag(),

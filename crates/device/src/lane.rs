@@ -6,7 +6,6 @@
 //! nothing to do, and is woken. Either way a worker takes, works by steps without the lock, and gives
 //! back under it.
 
-mod batch;
 mod commits;
 mod jobs;
 mod step;

@@ -35,7 +35,7 @@ use futures_channel::oneshot;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::{DeviceError, DiskError};
-use crate::hot::{FileIdentity, Recent, Verified};
+use crate::hot::{FileIdentity, EventTimes, Verified};
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::room::{self, DeviceRoom, Room};
@@ -191,7 +191,7 @@ pub(crate) struct DeviceState {
     partition_locks: [Mutex<()>; 32],
     pub(crate) verified: Verified,
     /// Files and offsets at which reads of large content began.
-    pub(crate) large_reads: Recent<(FileIdentity, u64)>,
+    pub(crate) large_reads: EventTimes<(FileIdentity, u64)>,
     pub(crate) touched: InlineReadGate,
     pub(crate) made_dirs: MadeDirs,
     pub(crate) unreadable: Unreadable<ObjectHash>,
@@ -225,7 +225,7 @@ impl Device {
             use_direct_io: AtomicBool::new(true),
             partition_locks: std::array::from_fn(|_| Mutex::new(())),
             verified: Verified::new(VERIFIED_ENTRIES),
-            large_reads: Recent::new(LARGE_READS_ENTRIES),
+            large_reads: EventTimes::new(LARGE_READS_ENTRIES),
             touched: InlineReadGate::new(),
             made_dirs: MadeDirs::default(),
             unreadable: Unreadable::default(),

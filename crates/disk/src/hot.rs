@@ -5,7 +5,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | last use (`device_pool/touched.rs`) | a name's hash | a minute has passed | one slow read on the caller's thread | 8 |
 //! | checksum of verified content ([`Verified`]) | a file | the file's [`FileIdentity`] differs, `etag_recheck_interval` has passed, a read differs, or the device is readmitted | the MD5 decides | 18 |
-//! | start of a large read ([`Recent`], in `DeviceState`) | a file and an offset | the file's identity differs, or five minutes have passed | the page cache has too much or too little | 8 |
+//! | start of a large read ([`EventTimes`], in `DeviceState`) | a file and an offset | the file's identity differs, or five minutes have passed | the page cache has too much or too little | 8 |
 //! | metadata ([`KnownObjects`]) | a directory and its one file | the identity of the directory or of the file differs | an old object is served: so both are compared in full | some 1000, at most about 5000 |
 //!
 //! # Why they are not one entry for each object
@@ -38,7 +38,7 @@ mod recent;
 mod verified;
 
 pub(crate) use known::{KnownObject, KnownObjects};
-pub(crate) use recent::{FileIdentity, Recent};
+pub(crate) use recent::{FileIdentity, EventTimes};
 pub(crate) use verified::Verified;
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     fn ranges_of_one_object_are_noted_one_by_one() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let file = FileIdentity::of(&rustix::fs::stat(file.path()).unwrap());
-        let reads = Recent::new(4 << 10);
+        let reads = EventTimes::new(4 << 10);
         let starts = || (0..1000_u64).map(|range| (file, range << 22));
         starts().for_each(|read| reads.insert(&read));
         let found = starts().filter(|read| reads.is_fresh(read, HOUR));

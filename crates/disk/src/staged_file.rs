@@ -81,14 +81,14 @@ impl CoSynced {
 }
 
 /// Wrapper around the link: calls the function it is given, and may hold a lock meanwhile.
-pub trait Around:
+pub trait LinkWrapper:
     Fn(&Disk, &mut dyn FnMut() -> Result<(), Errno>) -> Result<Result<(), Errno>, DiskError>
     + Send
     + 'static
 {
 }
 
-impl<F> Around for F where
+impl<F> LinkWrapper for F where
     F: Fn(&Disk, &mut dyn FnMut() -> Result<(), Errno>) -> Result<Result<(), Errno>, DiskError>
         + Send
         + 'static
@@ -275,7 +275,7 @@ impl StagedFile {
         self,
         dir: &str,
         name: &str,
-        around: impl Around,
+        around: impl LinkWrapper,
     ) -> Result<Published, DiskError> {
         let disk = self.disk.clone();
         self.publish_steps(dir, name, around)?.finish(&disk)
@@ -286,7 +286,7 @@ impl StagedFile {
         mut self,
         dir: &str,
         name: &str,
-        around: impl Around,
+        around: impl LinkWrapper,
     ) -> Result<Step<Published>, DiskError> {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
@@ -310,7 +310,7 @@ impl StagedFile {
         mut self,
         dir: &str,
         name: &str,
-        around: impl Around,
+        around: impl LinkWrapper,
     ) -> Result<Step<Published>, DiskError> {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
@@ -329,7 +329,7 @@ impl StagedFile {
         disk: &Disk,
         dir: &str,
         name: &str,
-        around: impl Around,
+        around: impl LinkWrapper,
     ) -> Result<Linking, DiskError> {
         let mut made_dir = self.made_dir.is_some();
         for attempt in 1.. {

@@ -73,7 +73,7 @@ fn open_exclusive(path: &Path, config: &IndexConfig) -> Result<Connection> {
     conn.wal_hook(Some(merge_grown_log))?;
     // SQLite opens its log with the first read.
     conn.query_row("SELECT COUNT(*) FROM sqlite_master", [], |_| Ok(()))?;
-    // Commits are synced by their committer (`db/commit.rs`) together with others. NORMAL adds the
+    // Commits are synced by their committer (`db/group_commit.rs`) together with others. NORMAL adds the
     // syncs that a checkpoint needs.
     conn.pragma_update(None, "synchronous", "NORMAL")?;
     Ok(conn)

@@ -4,6 +4,8 @@
 //! transaction of them; waiters are notified after the sync. The next batch collects meanwhile.
 //! Readers use connections of their own and see the last commit.
 //!
+//! `group_commit.rs` is what every update goes through.
+//!
 //! What differs between databases that other programs use, too, and those of this process alone is
 //! in the two types of [`Writer`]: `shared.rs` and `exclusive.rs`.
 //!
@@ -31,12 +33,11 @@
 //! within its own, and both give up after a timeout. Locks of `cairn-device` come last: it drops
 //! and calls nothing of this crate with one held.
 
-pub(crate) mod commit;
 mod exclusive;
+mod group_commit;
 mod lease;
 mod logged;
 mod open;
-mod queue;
 mod read;
 mod shared;
 mod transaction;
@@ -58,8 +59,8 @@ use crate::held::Held;
 use crate::rank::{Rank, Ranked, RankedGuard};
 use crate::schema::Schema;
 use crate::{DbKey, Result};
+pub(crate) use group_commit::{Drain, Owner, Queue};
 pub(crate) use lease::Lease;
-pub(crate) use queue::Queue;
 pub(crate) use transaction::{Update, apply_alone, run};
 pub(crate) use writer::Writer;
 

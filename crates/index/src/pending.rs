@@ -3,11 +3,10 @@
 //! Swift's container and account servers append to it; the next program that opens the database
 //! merges it and truncates it, under the folder's lock. So does this module: entries of Swift are
 //! merged when a database is opened and, for a shared one, before every read and write. Containers
-//! with many updates are logged by us too (`shared_log.rs`, `exclusive_log.rs`); unlike Swift we
+//! with many updates are logged by us too (`shared_log.rs`, `db/exclusive.rs`); unlike Swift we
 //! sync the file before acknowledging. Invalid entries are logged and dropped, as in Swift.
 
 mod entry;
-mod exclusive_log;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod shared_log;
@@ -27,7 +26,6 @@ use crate::held::{CommitLog, Held};
 use crate::turns::Turns;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
-pub(crate) use exclusive_log::ExclusiveLog;
 pub(crate) use shared_log::SharedLog;
 
 /// Maximum size of a pending file. Swift merges at 128 KiB; a far larger file is not its own.
@@ -179,7 +177,7 @@ fn pending_path(db_file: &Path) -> PathBuf {
 }
 
 /// Opens the pending file of a database; creates it if necessary.
-fn open_file(db_file: &Path) -> Result<(PathBuf, File)> {
+pub(crate) fn open_file(db_file: &Path) -> Result<(PathBuf, File)> {
     let path = pending_path(db_file);
     let opened = OpenOptions::new()
         .read(true)

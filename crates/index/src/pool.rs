@@ -1,7 +1,5 @@
 //! The pool of open databases: assigns them to their devices' threads, and closes idle ones.
 
-mod drain;
-
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,12 +15,11 @@ use parking_lot::Condvar;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::db::{Db, Lease, Update};
+use crate::db::{Db, Drain, Lease, Owner, Update};
 use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::rank::{Rank, Ranked};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
-use drain::Drain;
 
 /// Maximum age of log entries of a busy database, as a multiple of `idle_close`.
 const MERGE_AFTER_IDLE_CLOSES: u32 = 6;
@@ -240,7 +237,8 @@ impl IndexPool {
             }
         }
         // A refused drain fails the queued updates.
-        let drain = Drain::new(Arc::clone(&self.inner), Arc::clone(&device), db);
+        let owner: Arc<dyn Owner> = self.inner.clone();
+        let drain = Drain::new(owner, Arc::clone(&device), db);
         let _ = device.write.push(Class::Client, drain);
         Ok(())
     }
@@ -320,15 +318,28 @@ impl Drop for IndexPool {
     }
 }
 
-impl Inner {
-    pub(crate) fn refused(&self, what: &str) -> IndexError {
+impl Owner for Inner {
+    fn config(&self) -> &IndexConfig {
+        &self.config
+    }
+
+    fn forget(&self, db: &Lease) {
+        let mut open = self.open.lock();
+        if db.is_sole() && db.queue.lock().updates.is_empty() {
+            open.remove(&db.key);
+        }
+    }
+
+    fn refused(&self, what: &str) -> IndexError {
         if self.closed.load(Ordering::SeqCst) {
             IndexError::Closed
         } else {
             IndexError::Busy { what: what.into() }
         }
     }
+}
 
+impl Inner {
     fn device(&self, key: &DbKey) -> Result<Arc<Device>> {
         let mut devices = self.devices.lock();
         if self.closed.load(Ordering::SeqCst) {
@@ -368,14 +379,6 @@ impl Inner {
             self.close_on_its_device(surplus);
         }
         Ok(db)
-    }
-
-    /// Drops the entry of a database that does not exist.
-    pub(crate) fn forget(&self, db: &Lease) {
-        let mut open = self.open.lock();
-        if db.is_sole() && db.queue.lock().updates.is_empty() {
-            open.remove(&db.key);
-        }
     }
 
     /// Closes on the device's threads, as closing syncs.

@@ -31,7 +31,7 @@ use crate::privileges;
 use crate::progress_bar;
 use crate::role::DaemonKind;
 use crate::role::Role;
-use crate::settings::{self, Place};
+use crate::settings::{self, Folders};
 use crate::signals::StopSignals;
 use crate::stdio;
 use crate::storage::Storage;
@@ -73,8 +73,8 @@ pub fn run(called: &Called) -> Result<()> {
     let priority = Priority::read(&section)?;
     // Detaches from the terminal, like Swift's daemons.
     let _ = rustix::process::setsid();
-    let place = Place::read(&section);
-    if place.exclusive_databases && Role::beside(called.kind) != Role::Object {
+    let folders = Folders::read(&section);
+    if folders.exclusive_databases && Role::beside(called.kind) != Role::Object {
         let remedy = "its server keeps other processes out of its databases: remove the option and \
                       restart the server, or let the server run this daemon (cairn serve)";
         return Err(section.bad("exclusive_databases", remedy).into());
@@ -82,7 +82,7 @@ pub fn run(called: &Called) -> Result<()> {
     let lock = if once {
         None
     } else {
-        Some(FolderLock::devices(&place.devices, called.kind.name())?)
+        Some(FolderLock::devices(&folders.devices, called.kind.name())?)
     };
     // While this may still be root, and before there are other threads.
     priority.apply();

@@ -15,7 +15,7 @@ use crate::conf::{Filter, ServerConf};
 use crate::daemons;
 use crate::pipeline;
 use crate::services;
-use crate::settings::Place;
+use crate::settings::Folders;
 
 /// A cluster as one conf knows it, with connections to its servers.
 pub struct Embedded {
@@ -33,7 +33,7 @@ pub struct Filtered {
 impl Embedded {
     /// Reads `swift_dir`, `conn_timeout` and the TLS of calls from the section of an application.
     pub fn open(section: &Section) -> Result<Embedded> {
-        let cluster = Clusters::default().get(&Place::read(section).swift_dir)?;
+        let cluster = Clusters::default().get(&Folders::read(section).swift_dir)?;
         let timeout = section.seconds_or("conn_timeout", 0.5)?;
         Ok(Embedded {
             cluster: cluster.apart(),

@@ -18,7 +18,7 @@ use cairn_servers::container::SyncRealms;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::read_conf;
 use crate::pipeline::read_pipeline;
-use crate::settings::Place;
+use crate::settings::Folders;
 use crate::storage::Storage;
 
 /// State of this process from which parts are taken.
@@ -40,7 +40,7 @@ pub(crate) struct ConfParts<'a> {
     storage: &'a mut Storage,
     written: Option<Arc<Written>>,
     section: &'a Section,
-    place: Place,
+    folders: Folders,
     conf: &'a Path,
     internal_client_conf: PathBuf,
 }
@@ -55,12 +55,12 @@ impl<'a> ConfParts<'a> {
         section: &'a Section,
         has_own_conf: bool,
     ) -> Result<Self> {
-        let place = Place::read(section);
-        let cluster = context.clusters.get(&place.swift_dir)?;
+        let folders = Folders::read(section);
+        let cluster = context.clusters.get(&folders.swift_dir)?;
         let internal_client_conf = match section.get("internal_client_conf_path") {
             Some(path) => path.into(),
             None if has_own_conf => context.conf.to_owned(),
-            None => place.swift_dir.join("internal-client.conf"),
+            None => folders.swift_dir.join("internal-client.conf"),
         };
         Ok(ConfParts {
             common: cluster.common(context.backends, context.clock),
@@ -68,7 +68,7 @@ impl<'a> ConfParts<'a> {
             storage: context.storage,
             written: context.written,
             section,
-            place,
+            folders,
             conf: context.conf,
             internal_client_conf,
         })
@@ -85,16 +85,16 @@ impl Parts for ConfParts<'_> {
     }
 
     fn devices(&mut self) -> Result<Arc<Devices>> {
-        self.storage.devices(&self.place, self.section)
+        self.storage.devices(&self.folders, self.section)
     }
 
     fn engines(&mut self) -> Result<Engines> {
         self.storage
-            .engines(&self.place, self.section, &self.cluster)
+            .engines(&self.folders, self.section, &self.cluster)
     }
 
     fn databases(&mut self) -> Result<Arc<IndexPool>> {
-        self.storage.pool(&self.place, self.section)
+        self.storage.pool(&self.folders, self.section)
     }
 
     fn internal_pipeline(&mut self) -> Result<Handler> {
@@ -111,7 +111,7 @@ impl Parts for ConfParts<'_> {
     }
 
     fn sync_realms(&self) -> Result<SyncRealms> {
-        sync_realms(&self.place.swift_dir)
+        sync_realms(&self.folders.swift_dir)
     }
 
     fn written(&self) -> Option<Arc<Written>> {

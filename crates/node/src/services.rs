@@ -30,7 +30,7 @@ use crate::pipeline;
 pub(crate) use crate::pipeline::proxy;
 use crate::role::DaemonKind;
 use crate::role::Role;
-use crate::settings::{Place, ServerSettings};
+use crate::settings::{Folders, ServerSettings};
 use crate::storage::{Storage, Uses};
 use crate::upkeep::Maintained;
 
@@ -205,7 +205,7 @@ fn storage_of(
     let mut storage = Storage::new(engines, unsafe_no_fsync);
     for (conf, settings) in servers {
         if let Some(uses) = Uses::of_server(conf.role) {
-            storage.declare(&settings.place, &conf.app, uses)?;
+            storage.declare(&settings.folders, &conf.app, uses)?;
         }
     }
     for (conf, _) in servers.iter().filter(|_| with_daemons) {
@@ -214,7 +214,7 @@ fn storage_of(
                 .daemon(kind.name())
                 .filter(|_| conf.role == Role::beside(kind));
             if let (Some(section), Some(uses)) = (section, Uses::of_daemon(kind)) {
-                storage.declare(&Place::read(&section), &section, uses)?;
+                storage.declare(&Folders::read(&section), &section, uses)?;
             }
         }
     }
@@ -229,7 +229,7 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
         .filter(|(conf, _)| {
             conf.role == Role::beside(updater) && conf.daemon(updater.name()).is_some()
         })
-        .map(|(_, settings)| (settings.place.devices.clone(), Arc::default()))
+        .map(|(_, settings)| (settings.folders.devices.clone(), Arc::default()))
         .collect()
 }
 
@@ -247,7 +247,7 @@ struct Maker {
 
 impl Maker {
     fn handler(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Handler> {
-        let cluster = self.clusters.get(&settings.place.swift_dir)?;
+        let cluster = self.clusters.get(&settings.folders.swift_dir)?;
         match conf.role {
             Role::Proxy => self.proxy(conf, &cluster),
             _ => {
@@ -293,7 +293,7 @@ impl Maker {
             storage: &mut self.storage,
             backends: &self.backends,
             clock: &self.clock,
-            written: self.written.get(&settings.place.devices).cloned(),
+            written: self.written.get(&settings.folders.devices).cloned(),
             conf,
         }
     }
@@ -309,7 +309,7 @@ impl Maker {
             let Some(section) = conf.daemon(kind.name()) else {
                 continue;
             };
-            let of_folder = (kind, settings.place.devices.clone());
+            let of_folder = (kind, settings.folders.devices.clone());
             if conf.role != Role::beside(kind) || !self.made.insert(of_folder) {
                 continue;
             }

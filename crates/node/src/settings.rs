@@ -48,7 +48,7 @@ pub struct ServerSettings {
     pub max_clients: usize,
     pub client_timeout: Duration,
     pub keepalive_timeout: Duration,
-    pub place: Place,
+    pub folders: Folders,
     pub user: Option<String>,
     pub log_level: LogLevel,
     pub metrics: MetricsAccess,
@@ -67,7 +67,7 @@ pub struct ServerSettings {
 
 /// Folders of a server or a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Folders {
     pub swift_dir: PathBuf,
     /// The folder of the devices' mount points.
     pub devices: PathBuf,
@@ -77,9 +77,9 @@ pub struct Place {
     pub exclusive_databases: bool,
 }
 
-impl Place {
-    pub fn read(section: &Section) -> Place {
-        Place {
+impl Folders {
+    pub fn read(section: &Section) -> Folders {
+        Folders {
             swift_dir: section.str_or("swift_dir", "/etc/swift").into(),
             devices: section.str_or("devices", "/srv/node").into(),
             mount_check: section.bool_or("mount_check", true),
@@ -127,7 +127,7 @@ impl ServerSettings {
             client_timeout,
             keepalive_timeout: section
                 .seconds_or("keepalive_timeout", client_timeout.as_secs_f64())?,
-            place: Place::read(section),
+            folders: Folders::read(section),
             user: user(section),
             log_level: log_level(section)?,
             metrics: metrics(section)?,
@@ -313,9 +313,9 @@ mod tests {
         assert_eq!(settings.workers, None);
         assert_eq!(settings.max_clients, 1024);
         assert_eq!(settings.client_timeout, Duration::from_secs(60));
-        assert_eq!(settings.place.swift_dir, PathBuf::from("/etc/swift"));
-        assert_eq!(settings.place.devices, PathBuf::from("/srv/node"));
-        assert!(settings.place.mount_check);
+        assert_eq!(settings.folders.swift_dir, PathBuf::from("/etc/swift"));
+        assert_eq!(settings.folders.devices, PathBuf::from("/srv/node"));
+        assert!(settings.folders.mount_check);
         assert!(!settings.replication_only);
         assert_eq!(settings.log_level, LogLevel::Info);
         assert_eq!(settings.metrics, MetricsAccess::Loopback);

@@ -12,7 +12,7 @@ use cairn_index::{IndexConfig, IndexPool};
 use crate::cluster::Cluster;
 use crate::engines::{EngineModules, Made, SharedState};
 use crate::role::{DaemonKind, Role};
-use crate::settings::Place;
+use crate::settings::Folders;
 use crate::upkeep::Maintained;
 
 /// Disks and databases, one of each per folder of devices, shared by servers of several roles.
@@ -68,7 +68,7 @@ impl<T> Default for Shared<T> {
 impl<T: Copy + PartialEq> Shared<T> {
     /// Adds a section's value, or its default. A section without the option follows earlier ones of
     /// the same conf.
-    fn take(&mut self, name: &str, value: T, place: &Place, section: &Section) -> Result<()> {
+    fn take(&mut self, name: &str, value: T, folders: &Folders, section: &Section) -> Result<()> {
         let written = section.get(name);
         let is_known = !self.files.insert(section.file().to_owned());
         if is_known && written.is_none() {
@@ -82,7 +82,7 @@ impl<T: Copy + PartialEq> Shared<T> {
                 "{}, and {text}: one process serves the devices in {} in one way; give both the \
                  same, or serve them by processes of their own",
                 first.text,
-                place.devices.display()
+                folders.devices.display()
             ),
             Some(_) => {}
             None => self.first = Some(Given { value, text }),
@@ -136,47 +136,47 @@ impl Storage {
     ///
     /// # Errors
     /// Another section has another value for the same devices.
-    pub(crate) fn declare(&mut self, place: &Place, section: &Section, uses: Uses) -> Result<()> {
-        let options = &mut self.folder(place).options;
-        let mount_check = place.mount_check;
+    pub(crate) fn declare(&mut self, folders: &Folders, section: &Section, uses: Uses) -> Result<()> {
+        let options = &mut self.folder(folders).options;
+        let mount_check = folders.mount_check;
         options
             .mount_check
-            .take("mount_check", mount_check, place, section)?;
+            .take("mount_check", mount_check, folders, section)?;
         match uses {
             Uses::Disks => {
                 let reserve = cairn_assembly::fallocate_reserve(section)?;
                 options
                     .fallocate_reserve
-                    .take("fallocate_reserve", reserve, place, section)?;
+                    .take("fallocate_reserve", reserve, folders, section)?;
                 let disabled = section.bool_or("disable_fallocate", false);
                 options
                     .disable_fallocate
-                    .take("disable_fallocate", disabled, place, section)
+                    .take("disable_fallocate", disabled, folders, section)
             }
             Uses::Databases => options.exclusive_databases.take(
                 "exclusive_databases",
-                place.exclusive_databases,
-                place,
+                folders.exclusive_databases,
+                folders,
                 section,
             ),
         }
     }
 
-    fn folder(&mut self, place: &Place) -> &mut Folder {
-        let path = &place.devices;
+    fn folder(&mut self, folders: &Folders) -> &mut Folder {
+        let path = &folders.devices;
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         self.folders.entry(path).or_default()
     }
 
     /// The disks of a folder of devices.
-    pub(crate) fn devices(&mut self, place: &Place, section: &Section) -> Result<Arc<Devices>> {
-        self.declare(place, section, Uses::Disks)?;
+    pub(crate) fn devices(&mut self, folders: &Folders, section: &Section) -> Result<Arc<Devices>> {
+        self.declare(folders, section, Uses::Disks)?;
         let unsafe_no_fsync = self.unsafe_no_fsync;
         let Folder {
             options, devices, ..
-        } = self.folder(place);
+        } = self.folder(folders);
         let make = || {
-            let defaults = DevicesConfig::new(&place.devices);
+            let defaults = DevicesConfig::new(&folders.devices);
             Devices::new(DevicesConfig {
                 mount_check: options.mount_check.or(defaults.mount_check),
                 fallocate_reserve: options.fallocate_reserve.or(defaults.fallocate_reserve),
@@ -192,13 +192,13 @@ impl Storage {
     /// options.
     pub(crate) fn engines(
         &mut self,
-        place: &Place,
+        folders: &Folders,
         section: &Section,
         cluster: &Cluster,
     ) -> Result<Engines> {
-        let devices = self.devices(place, section)?;
+        let devices = self.devices(folders, section)?;
         let modules = self.modules.clone();
-        let folder = self.folder(place);
+        let folder = self.folder(folders);
         let Made { engines, by_name } =
             modules.make(cluster, section, &devices, &mut folder.shared)?;
         for (name, engine) in by_name {
@@ -231,12 +231,12 @@ impl Storage {
     }
 
     /// The databases of a folder of devices.
-    pub(crate) fn pool(&mut self, place: &Place, section: &Section) -> Result<Arc<IndexPool>> {
-        self.declare(place, section, Uses::Databases)?;
+    pub(crate) fn pool(&mut self, folders: &Folders, section: &Section) -> Result<Arc<IndexPool>> {
+        self.declare(folders, section, Uses::Databases)?;
         let unsafe_no_fsync = self.unsafe_no_fsync;
-        let Folder { options, pool, .. } = self.folder(place);
+        let Folder { options, pool, .. } = self.folder(folders);
         let make = || {
-            let mut config = IndexConfig::new(&place.devices);
+            let mut config = IndexConfig::new(&folders.devices);
             config.exclusive = options.exclusive_databases.or(config.exclusive);
             config.unsafe_no_sync = unsafe_no_fsync;
             // A device may have no reserve.
@@ -291,7 +291,7 @@ mod tests {
             let mut storage = Storage::new(EngineModules::all(), false);
             let mut declare = |file: &str, uses: Uses, more: &[(&str, &str)]| {
                 let section = section(file, folder, more);
-                storage.declare(&Place::read(&section), &section, uses)
+                storage.declare(&Folders::read(&section), &section, uses)
             };
             declare("one.conf", uses, &[(name, one)]).unwrap();
             // Another section of that conf.
@@ -312,12 +312,12 @@ mod tests {
         let mut storage = Storage::new(EngineModules::all(), false);
         let given = [("mount_check", "false"), ("fallocate_reserve", "7")];
         let given = section("given.conf", folder, &given);
-        let devices = storage.devices(&Place::read(&given), &given).unwrap();
+        let devices = storage.devices(&Folders::read(&given), &given).unwrap();
         assert!(!devices.config().mount_check);
         let reserve = devices.config().fallocate_reserve;
         assert_eq!(reserve, FallocateReserve::Bytes(7));
         let silent = section("silent.conf", folder, &[]);
-        let refused = storage.devices(&Place::read(&silent), &silent);
+        let refused = storage.devices(&Folders::read(&silent), &silent);
         let refused = refused.err().unwrap().to_string();
         assert!(
             refused.contains("mount_check = <default> in silent.conf"),
@@ -327,6 +327,6 @@ mod tests {
         let link = root.path().join("link");
         std::os::unix::fs::symlink(root.path(), &link).unwrap();
         let linked = section("linked.conf", link.to_str().unwrap(), &[]);
-        assert!(storage.devices(&Place::read(&linked), &linked).is_err());
+        assert!(storage.devices(&Folders::read(&linked), &linked).is_err());
     }
 }

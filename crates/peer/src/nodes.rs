@@ -168,4 +168,50 @@ impl Nodes {
     pub fn limiter(&self) -> &ErrorLimiter {
         &self.limiter
     }
+    /// Checks like [`Nodes::check`], for the response to a write. A device without free space refuses
+    /// writes with the status of an unmounted one, but still serves reads and the deletions that free
+    /// space, so it is not suppressed.
+    pub fn check_write(&self, node: &Node, status: u16) -> bool {
+        match status {
+            507 => false,
+            _ => self.check(node, status),
+        }
+    }
+
+    /// Reports a bad response to the error limiter. Returns false if another node should be tried
+    /// instead.
+    pub fn check(&self, node: &Node, status: u16) -> bool {
+        match status {
+            507 => {
+                self.limiter.limit_now(node, "insufficient storage");
+                false
+            }
+            // The server is busy, not broken: this is not an error.
+            503 | 529 => false,
+            500..=599 => {
+                self.limiter.increment(node, "server error");
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::hosts::tests::ring_of;
+
+    #[test]
+    fn a_device_that_takes_no_write_is_still_asked() {
+        let ring = ring_of(&[("127.0.0.1", "127.0.0.1")]);
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring)));
+        let node = ring.primaries(0).remove(0);
+        let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+        let nodes = Nodes::in_order(ring, 0, vec![node.clone()], 1, limiter.clone());
+        assert!(!nodes.check_write(&node, 507) && !limiter.is_limited(&node));
+        assert!(!nodes.check(&node, 507) && limiter.is_limited(&node));
+    }
 }

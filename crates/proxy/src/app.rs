@@ -1,15 +1,13 @@
-//! The proxy application, the innermost service of its pipeline: resolves the path, authorizes the
-//! request, and dispatches it to the controller for its kind.
+//! The proxy application, the innermost service of its pipeline: hands each request to the controller
+//! for its kind.
 
-use cairn_http::params::{self, Params};
-use cairn_http::{Context, Request, Response, Service, ServiceFuture, respond};
-use cairn_types::Timestamp;
-use http::header::{ALLOW, CONTENT_LENGTH, TRANSFER_ENCODING};
+use cairn_http::{Request, Response, Service, ServiceFuture};
+use http::header::ALLOW;
 use http::{HeaderValue, Method};
 
 use crate::container::UPDATE;
 use crate::object::Name;
-use crate::request::{self, Incoming, Target};
+use crate::request::{Incoming, Target};
 use crate::state::Proxy;
 use crate::status;
 
@@ -68,52 +66,6 @@ impl Proxy {
             self.add_cors(&info, &origin, &mut response);
         }
         response
-    }
-
-    /// Parses the parts common to all requests: path, parameters, timestamp.
-    fn accept(&self, request: Request) -> Result<Incoming, Response> {
-        let (mut parts, body) = request.into_parts();
-        let context = Context::of(&parts);
-        let allow_reserved = context.allow_reserved
-            || respond::header(&parts.headers, "x-backend-allow-reserved-names")
-                .is_some_and(params::is_true);
-        if parts.headers.contains_key(TRANSFER_ENCODING) {
-            // With both headers present the encoding takes precedence, and no backend may interpret
-            // the request otherwise.
-            parts.headers.remove(CONTENT_LENGTH);
-        }
-        if let Some(token) = parts.headers.get("x-storage-token").cloned() {
-            parts.headers.entry("x-auth-token").or_insert(token);
-        }
-        let target = request::parse_target(parts.uri.path(), &self.constraints, allow_reserved)?;
-        if self.is_host_denied(&parts.headers) {
-            return Err(status::denied_host());
-        }
-        let params = Params::parse(parts.uri.query())
-            .map_err(|_| status::malformed("query parameters: not valid UTF-8"))?;
-        let timestamp = match respond::header(&parts.headers, "x-timestamp") {
-            None => self.clock.unique(),
-            Some(text) => Timestamp::parse(text).map_err(|_| {
-                let text =
-                    format!("X-Timestamp should be a UNIX timestamp float value; was {text:?}");
-                status::malformed(text)
-            })?,
-        };
-        Ok(Incoming {
-            parts,
-            body,
-            context,
-            params,
-            target,
-            timestamp,
-        })
-    }
-
-    fn is_host_denied(&self, headers: &http::HeaderMap) -> bool {
-        let denied = &self.options.deny_host_headers;
-        let host = respond::header(headers, "host").unwrap_or("");
-        let host = host.split(':').next().unwrap_or("");
-        !denied.is_empty() && denied.iter().any(|d| d == host)
     }
 }
 

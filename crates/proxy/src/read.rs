@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
-use cairn_peer::fan_out::backend_uri;
-use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls, fan_out};
+use cairn_peer::backend_uri;
+use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls};
 use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
@@ -433,7 +433,7 @@ impl Read {
 
     async fn bad_answer(&self, node: Node, response: Response) -> Tried {
         let status = response.status().as_u16();
-        fan_out::check(&node, status, &self.nodes);
+        self.nodes.check(&node, status);
         let stamp = respond::header_timestamp(response.headers(), "x-backend-timestamp")
             .unwrap_or(Timestamp::ZERO);
         if node.handoff && (status >= 500 || status == 404) && stamp.is_zero() {

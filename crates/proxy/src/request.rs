@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use cairn_http::params::{self, Params};
-use cairn_http::{Body, Context, Response, respond};
+use cairn_http::{Body, Context, Request, Response, respond};
 use cairn_peer::LoadedRing;
 use cairn_types::{Constraints, Timestamp};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 
+use crate::state::Proxy;
 use crate::status;
 
 /// The entity that a path names.
@@ -96,6 +98,54 @@ impl Incoming {
     /// network.
     pub(crate) fn network_of(&self, ring: Arc<LoadedRing>) -> Arc<LoadedRing> {
         network_of(ring, &self.parts.headers)
+    }
+}
+
+impl Proxy {
+    /// Parses the parts common to all requests: path, parameters, timestamp.
+    pub(crate) fn accept(&self, request: Request) -> Result<Incoming, Response> {
+        let (mut parts, body) = request.into_parts();
+        let context = Context::of(&parts);
+        let allow_reserved = context.allow_reserved
+            || respond::header(&parts.headers, "x-backend-allow-reserved-names")
+                .is_some_and(params::is_true);
+        if parts.headers.contains_key(TRANSFER_ENCODING) {
+            // With both headers present the encoding takes precedence, and no backend may interpret
+            // the request otherwise.
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        if let Some(token) = parts.headers.get("x-storage-token").cloned() {
+            parts.headers.entry("x-auth-token").or_insert(token);
+        }
+        let target = parse_target(parts.uri.path(), &self.constraints, allow_reserved)?;
+        if self.is_host_denied(&parts.headers) {
+            return Err(status::denied_host());
+        }
+        let params = Params::parse(parts.uri.query())
+            .map_err(|_| status::malformed("query parameters: not valid UTF-8"))?;
+        let timestamp = match respond::header(&parts.headers, "x-timestamp") {
+            None => self.clock.unique(),
+            Some(text) => Timestamp::parse(text).map_err(|_| {
+                let text =
+                    format!("X-Timestamp should be a UNIX timestamp float value; was {text:?}");
+                status::malformed(text)
+            })?,
+        };
+        Ok(Incoming {
+            parts,
+            body,
+            context,
+            params,
+            target,
+            timestamp,
+        })
+    }
+
+    fn is_host_denied(&self, headers: &http::HeaderMap) -> bool {
+        let denied = &self.options.deny_host_headers;
+        let host = respond::header(headers, "host").unwrap_or("");
+        let host = host.split(':').next().unwrap_or("");
+        !denied.is_empty() && denied.iter().any(|d| d == host)
     }
 }
 

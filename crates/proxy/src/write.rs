@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_http::{Response, respond};
-use cairn_peer::fan_out::{self, FanOut};
+use cairn_peer::gather::{self, FanOut};
 use cairn_peer::gather::{Answer, Timeouts};
 use cairn_peer::{LoadedRing, Nodes, quorum};
 use cairn_types::Quorum;
@@ -83,7 +83,7 @@ impl Proxy {
             body: write.body,
             extensions: write.extensions,
         };
-        fan_out::fan_out(
+        gather::fan_out(
             &self.backends,
             nodes,
             write.partition,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_types::{ObjectHash, PolicyIndex, ServerKind};
 use md5::{Digest, Md5};
 use serde_json::Value;

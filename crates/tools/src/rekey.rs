@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use cairn_daemons::InternalClient;
 use cairn_daemons::internal_client::InternalClientError;
-use cairn_daemons::rekey::{Place, Rekeying, Tally, Target, Watch};
+use cairn_daemons::rekey::{Position, Rekeying, Tally, Target, Watch};
 use cairn_formats::acl::repr;
 use cairn_http::rekey::{Reason, SecretId};
 use cairn_node::conf::{Filter, ServerConf};
@@ -87,7 +87,7 @@ pub fn run(called: &Arguments, out: &mut dyn Write) -> Result<bool> {
             out: &mut *out,
         };
         let (place, mut tally) = progress.read()?;
-        if place != Place::default() {
+        if place != Position::default() {
             writeln!(progress.out, "goes on after {}", shown(&place))?;
         }
         let walk = rekeying.run(&targets, place, &mut tally, &mut progress);
@@ -127,7 +127,7 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    fn read(&self) -> Result<(Place, Tally)> {
+    fn read(&self) -> Result<(Position, Tally)> {
         let Some(path) = &self.path else {
             return Ok(Default::default());
         };
@@ -138,7 +138,7 @@ impl Progress<'_> {
         let noted = serde_json::from_slice(&text).ok().and_then(|noted: Value| {
             let at = noted.get("at")?;
             let text = |name: &str| Some(at.get(name)?.as_str()?.to_owned());
-            let place = Place {
+            let place = Position {
                 target: usize::try_from(at.get("target")?.as_u64()?).ok()?,
                 container: text("container")?,
                 object: text("object")?,
@@ -154,7 +154,7 @@ impl Progress<'_> {
         })
     }
 
-    fn note(&self, path: &Path, place: &Place, tally: &Tally) -> std::io::Result<()> {
+    fn note(&self, path: &Path, place: &Position, tally: &Tally) -> std::io::Result<()> {
         let note = json!({
             "of": self.called,
             "at": {
@@ -183,7 +183,7 @@ impl Progress<'_> {
 }
 
 impl Watch for Progress<'_> {
-    fn page(&mut self, place: &Place, tally: &Tally) -> std::io::Result<()> {
+    fn page(&mut self, place: &Position, tally: &Tally) -> std::io::Result<()> {
         if let Some(path) = &self.path {
             self.note(path, place, tally)?;
         }
@@ -201,7 +201,7 @@ impl Watch for Progress<'_> {
     }
 }
 
-fn shown(place: &Place) -> String {
+fn shown(place: &Position) -> String {
     repr(&format!("{}/{}", place.container, place.object))
 }
 
@@ -269,7 +269,7 @@ mod tests {
         let mut out = Vec::new();
         let mut first = progress(&path, "a", &mut out);
         assert_eq!(first.read().unwrap(), Default::default());
-        let place = Place {
+        let place = Position {
             target: 1,
             container: "c".into(),
             object: "ö".into(),

@@ -23,7 +23,7 @@ use cairn_node::conf::read_conf;
 use cairn_node::engines::{EngineModules, SharedState};
 use cairn_node::logging::{self, LogOptions};
 use cairn_node::privileges;
-use cairn_node::settings::{self, Place};
+use cairn_node::settings::{self, Folders};
 use cairn_node::syslog::SyslogOptions;
 use cairn_peer::Rings;
 use cairn_types::{PolicyIndex, StoragePolicy};
@@ -86,7 +86,7 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
     if let Some(user) = called.user.clone().or_else(|| settings::user(&section)) {
         privileges::become_user(&user)?;
     }
-    let mut place = Place::read(&section);
+    let mut place = Folders::read(&section);
     place.swift_dir = called.swift_dir.clone().unwrap_or(place.swift_dir);
     place.devices = called.devices.clone().unwrap_or(place.devices);
     place.mount_check &= !called.skip_mount_check;

@@ -7,7 +7,7 @@ use cairn_http::params::quote;
 use cairn_http::{Body, Request};
 use cairn_index::{AccountBroker, AccountInfo, DbKey, IndexError};
 use cairn_peer::Node;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_types::{PolicyIndex, Quorum};
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};

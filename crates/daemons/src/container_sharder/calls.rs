@@ -9,7 +9,7 @@ use cairn_http::params::{quote, quote_path};
 use cairn_http::{Body, Request};
 use cairn_index::{ContainerDb, DbKey, DbKind, NewDb};
 use cairn_peer::Node;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_ring::Device;
 use cairn_types::Quorum;
 use futures_util::future::join_all;

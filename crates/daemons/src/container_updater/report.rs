@@ -7,7 +7,7 @@ use cairn_http::{Body, Request};
 use cairn_index::broker::timestamp;
 use cairn_index::{ContainerInfo, Metadata, Result};
 use cairn_peer::Node;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_types::{Quorum, Timestamp};
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};

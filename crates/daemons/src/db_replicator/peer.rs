@@ -7,7 +7,7 @@ use bytes::Bytes;
 use cairn_formats::json_ascii;
 use cairn_http::{Body, Request};
 use cairn_index::{DbKey, Metadata, RemoteInfo, RemotePolicy};
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, Node};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{quote, split_path};
 use cairn_http::{Body, Request, respond};
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, Timestamp};
 use futures_util::future::join_all;

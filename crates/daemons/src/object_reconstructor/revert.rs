@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::jobs::Job;
 use super::pass::Pass;
-use crate::ssync::{FragmentOrder, Order};
+use crate::ssync::{FragmentSelection, SsyncJob};
 
 /// Objects that all target servers of a job have.
 #[derive(Default)]
@@ -55,13 +55,13 @@ impl Pass {
         let on_progress = || self.note_progress();
         let mut handed = CommonObjects::default();
         for node in &job.nodes {
-            let order = Order {
+            let job = SsyncJob {
                 device: &part.device,
                 policy: part.policy,
                 partition: part.partition,
                 suffixes: &job.suffixes,
                 only: None,
-                fragments: Some(FragmentOrder {
+                fragments: Some(FragmentSelection {
                     own: job.index,
                     theirs: part.fragment_of(node),
                     not_durable: true,
@@ -69,7 +69,7 @@ impl Pass {
                     rebuilder: None,
                 }),
             };
-            match self.sender(part, &on_progress).ssync(&order, node).await {
+            match self.sender(part, &on_progress).ssync(&job, node).await {
                 Ok(delivered) => {
                     handed.is_limited |= delivered.is_limited;
                     let had = delivered.offers.into_iter();

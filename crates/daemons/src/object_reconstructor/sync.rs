@@ -14,7 +14,7 @@ use super::pass::{Pass, Reconstruction};
 use crate::calls;
 use crate::object_pass::PartitionWork;
 use crate::rebuild::Rebuilder;
-use crate::ssync::{FragmentOrder, Order, SsyncError};
+use crate::ssync::{FragmentSelection, SsyncJob, SsyncError};
 
 /// Maximum response: twice the size of hashes of 4,096 suffixes with a dozen fragments each.
 const HASHES_MAX_BYTES: u64 = 8 << 20;
@@ -63,13 +63,13 @@ impl Pass {
             return Ok(());
         }
         let rebuilder = self.rebuilder(job);
-        let order = Order {
+        let job = SsyncJob {
             device: &part.device,
             policy: part.policy,
             partition: part.partition,
             suffixes: &suffixes,
             only: None,
-            fragments: Some(FragmentOrder {
+            fragments: Some(FragmentSelection {
                 own: job.index,
                 theirs,
                 not_durable: false,
@@ -78,7 +78,7 @@ impl Pass {
             }),
         };
         let on_progress = || self.note_progress();
-        self.sender(part, &on_progress).ssync(&order, &node).await?;
+        self.sender(part, &on_progress).ssync(&job, &node).await?;
         self.count(|stats| stats.suffixes_synced += suffixes.len() as u64);
         Ok(())
     }

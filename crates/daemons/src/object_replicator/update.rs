@@ -17,7 +17,7 @@ use super::pass::{Job, Pass, Replication};
 use super::rsync::RsyncError;
 use crate::calls;
 use crate::object_pass::PartitionWork;
-use crate::ssync::{Delivered, Order, SsyncError};
+use crate::ssync::{Delivered, SsyncJob, SsyncError};
 
 /// Maximum response: four times the hashes of 4,096 suffixes.
 const HASHES_MAX_BYTES: u64 = 1 << 20;
@@ -213,7 +213,7 @@ impl Pass {
             // An engine without files has no rsync.
             (SyncMethod::Ssync, _) | (SyncMethod::Rsync, None) => {
                 let on_progress = || self.note_progress();
-                let order = Order {
+                let ssync_job = SsyncJob {
                     device: &job.device,
                     policy: job.policy,
                     partition: job.partition,
@@ -221,7 +221,7 @@ impl Pass {
                     only,
                     fragments: None,
                 };
-                Ok(self.sender(job, &on_progress).ssync(&order, node).await?)
+                Ok(self.sender(job, &on_progress).ssync(&ssync_job, node).await?)
             }
             (SyncMethod::Rsync, Some(rsync)) => {
                 let sent = self.rsync(job, rsync, node, suffixes).await;

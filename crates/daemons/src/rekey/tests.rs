@@ -99,12 +99,12 @@ impl Store {
 /// Ends a walk after so many pages.
 struct Stop {
     pages: usize,
-    place: Place,
+    place: Position,
     failed: usize,
 }
 
 impl Watch for Stop {
-    fn page(&mut self, place: &Place, _: &Tally) -> std::io::Result<()> {
+    fn page(&mut self, place: &Position, _: &Tally) -> std::io::Result<()> {
         self.place = place.clone();
         match self.pages {
             0 => Err(std::io::Error::other("enough")),
@@ -146,11 +146,11 @@ async fn every_container_and_its_versions() {
             let mut tally = Tally::default();
             let mut watch = Stop {
                 pages: 99,
-                place: Place::default(),
+                place: Position::default(),
                 failed: 0,
             };
             let rekeying = store.rekeying(is_dry_run);
-            let run = rekeying.run(&targets, Place::default(), &mut tally, &mut watch);
+            let run = rekeying.run(&targets, Position::default(), &mut tally, &mut watch);
             run.await.unwrap();
             assert_eq!(tally, expected(times, is_dry_run), "{target}");
             assert_eq!(watch.failed, times as usize);
@@ -167,7 +167,7 @@ async fn a_walk_goes_on_where_another_was() {
     for pages in 0..7 {
         let store = Store::default();
         let targets = ["a", "a/c"].map(|text| Target::parse(text).unwrap());
-        let (mut place, mut tally) = (Place::default(), Tally::default());
+        let (mut place, mut tally) = (Position::default(), Tally::default());
         loop {
             let mut watch = Stop {
                 pages,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use cairn_types::ObjectHash;
 use cairn_types::heuristic::Heuristic;
 
-use crate::hot::Recent;
+use crate::hot::EventTimes;
 
 /// Capacity of the table of recent objects: half a megabyte.
 const RECENT_OBJECTS_MAX: usize = 1 << 16;
@@ -28,7 +28,7 @@ const PAUSE_DURATION: Duration = Duration::from_secs(1);
 
 /// Recently used objects, and whether inline reads currently pay off.
 pub(crate) struct InlineReadGate {
-    objects: Recent<ObjectHash>,
+    objects: EventTimes<ObjectHash>,
     started: Instant,
     /// Quick reads still needed to offset the slow ones.
     quick_reads_due: AtomicU32,
@@ -41,7 +41,7 @@ pub(crate) struct InlineReadGate {
 impl InlineReadGate {
     pub(crate) fn new() -> Self {
         InlineReadGate {
-            objects: Recent::new(RECENT_OBJECTS_MAX),
+            objects: EventTimes::new(RECENT_OBJECTS_MAX),
             started: Instant::now(),
             quick_reads_due: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),

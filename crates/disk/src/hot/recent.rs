@@ -60,17 +60,17 @@ impl FileIdentity {
 
 /// Times of the last event per key, in a bounded cache of eight bytes per entry. A key is
 /// represented by a 40-bit fingerprint of its hash, and evicted by four newer ones in its bucket.
-pub(crate) struct Recent<K> {
+pub(crate) struct EventTimes<K> {
     buckets: Box<[[AtomicU64; WAYS]]>,
     started: Instant,
     key: PhantomData<fn(K)>,
 }
 
-impl<K: Hash> Recent<K> {
+impl<K: Hash> EventTimes<K> {
     /// Creates a cache of this capacity.
     pub(crate) fn new(entries: usize) -> Self {
         let bucket = |_| std::array::from_fn(|_| AtomicU64::new(0));
-        Recent {
+        EventTimes {
             buckets: (0..entries.div_ceil(WAYS).max(1)).map(bucket).collect(),
             started: Instant::now(),
             key: PhantomData,
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_was_long_ago_is_not_fresh() {
-        let recent = Recent::new(100);
+        let recent = EventTimes::new(100);
         assert!(!recent.is_fresh(&1, Duration::from_secs(3600)));
         recent.insert(&1);
         assert!(recent.is_fresh(&1, Duration::from_secs(3600)));
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn a_full_place_forgets_one() {
-        let recent = Recent::new(WAYS);
+        let recent = EventTimes::new(WAYS);
         let hour = Duration::from_secs(3600);
-        let fresh = |recent: &Recent<u32>| (0..9).filter(|n| recent.is_fresh(n, hour)).count();
+        let fresh = |recent: &EventTimes<u32>| (0..9).filter(|n| recent.is_fresh(n, hour)).count();
         for number in 0..9 {
             recent.insert(&number);
             recent.insert(&number);

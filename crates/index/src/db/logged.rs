@@ -1,5 +1,5 @@
 //! Write-ahead logging of rows: acknowledged by an entry in the pending file and merged later in
-//! batches (`pending/shared_log.rs`, `pending/exclusive_log.rs`).
+//! batches (`pending/shared_log.rs`, `exclusive.rs`).
 //!
 //! Only rows in quick succession are logged. Readers have the log merged first, so that they see
 //! all rows; any other change has the log cleared first, so that it never holds rows from before a
@@ -14,7 +14,7 @@ use cairn_types::Timestamp;
 use cairn_types::heuristic::Heuristic;
 use rusqlite::Connection;
 
-use super::commit::Commit;
+use super::group_commit::Commit;
 use super::writer::Updates;
 use super::{Db, Opened, Writing};
 use crate::config::IndexConfig;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use rusqlite::Connection;
 
-use super::commit::Commit;
+use super::group_commit::Commit;
 use super::logged::{self, Logged};
 use super::transaction::run;
 use super::writer::{Applied, Updates};

@@ -1,18 +1,14 @@
 //! Transactions of queued updates.
 
-use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use rusqlite::Connection;
 
-use super::commit::Commit;
+use super::group_commit::Commit;
 use super::writer::Updates;
 use super::{Db, Writing};
 use crate::broker::Broker;
-use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::schema::NewDb;
-use crate::{DriveCheck, IndexError, ObjectRow, Result, drive};
+use crate::{DriveCheck, IndexError, ObjectRow, Result};
 
 /// An update in the queue of a database.
 pub(crate) trait Update: Send {
@@ -32,108 +28,8 @@ pub(crate) trait Update: Send {
 }
 
 impl Db {
-    /// Makes one transaction of the queued updates; returns the commits that still need a sync.
-    pub(crate) fn drain(&self, config: &IndexConfig) -> Vec<Commit> {
-        let mut commits = Vec::new();
-        let batch = self.queue.lock().take(config.batch_max);
-        let write = AssertUnwindSafe(|| self.write(config, batch, &mut commits));
-        if catch_unwind(write).is_err() {
-            // Waiters see a closed channel; the transaction ended with its connection.
-            tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
-            self.forget(&mut self.connection.lock());
-        }
-        commits
-    }
-
-    fn write(&self, config: &IndexConfig, batch: Updates, commits: &mut Vec<Commit>) {
-        let mut batch = self.filter_by_device(config, batch);
-        self.ensure_room(config);
-        let mut lock = match self.connection.try_lock() {
-            Some(lock) => lock,
-            None => match self.writer.log_beside(self, config, batch, commits) {
-                None => return,
-                Some(left) => {
-                    batch = left;
-                    self.connection.lock()
-                }
-            },
-        };
-        let mut batch = VecDeque::from(batch);
-        while !batch.is_empty() {
-            let opened = match self.open(config, &mut lock) {
-                Ok(opened) => opened,
-                Err(IndexError::NotFound { path }) => {
-                    // Updates before the first that creates the database find none.
-                    let Some(first) = batch.pop_front() else {
-                        return;
-                    };
-                    match first.new_db().cloned() {
-                        Some(new) => self.create(config, &new, first),
-                        None => first.finish(Err(IndexError::NotFound { path })),
-                    }
-                    continue;
-                }
-                Err(error) => {
-                    for update in batch {
-                        update.finish(Err(error.clone()));
-                    }
-                    return;
-                }
-            };
-            let Some(conn) = lock.as_ref() else { return };
-            let writing = self.writing(config, conn, &opened);
-            let updates = batch.drain(..).collect();
-            let Some(updates) = self.writer.log_rows(writing, updates, commits) else {
-                return;
-            };
-            let failed = match self.writer.settle(writing) {
-                Ok(()) => self.transact(writing, updates, commits),
-                Err(error) => Some(self.fail_rolled_back(writing, error, updates)),
-            };
-            let is_undone = conn.is_autocommit();
-            match failed {
-                Some(error) if error.spoils_connection() || !is_undone => {
-                    self.forget_after(&error, &mut lock);
-                }
-                None if !is_undone => self.forget(&mut lock),
-                _ => {}
-            }
-        }
-    }
-
-    /// Filters updates by the condition of their device; the others fail.
-    fn filter_by_device(&self, config: &IndexConfig, batch: Updates) -> Updates {
-        let device = config.devices.join(&*self.key.device);
-        let mut ready = Vec::with_capacity(batch.len());
-        // Consecutive updates usually have the same condition.
-        let mut last: Option<(DriveCheck, Result<()>)> = None;
-        for update in batch {
-            let asked = update.check();
-            let outcome = match &last {
-                Some((check, outcome)) if *check == asked => outcome.clone(),
-                _ => asked.check(&device),
-            };
-            last = Some((asked, outcome.clone()));
-            match outcome {
-                Ok(()) => ready.push(update),
-                Err(error) => {
-                    if matches!(error, IndexError::NotMounted { .. }) {
-                        self.mark_idle(config);
-                    }
-                    update.finish(Err(error));
-                }
-            }
-        }
-        ready
-    }
-
-    fn ensure_room(&self, config: &IndexConfig) {
-        let device = config.devices.join(&*self.key.device);
-        drive::ensure_room(&device, |device| (config.make_room)(device));
-    }
-
     /// Runs all updates in one transaction. Returns the error that rolled it back, if any.
-    fn transact(
+    pub(super) fn transact(
         &self,
         writing: Writing<'_>,
         updates: Updates,
@@ -162,7 +58,7 @@ impl Db {
     }
 
     /// Fails all updates of a rolled-back transaction.
-    fn fail_rolled_back(
+    pub(super) fn fail_rolled_back(
         &self,
         writing: Writing<'_>,
         error: IndexError,

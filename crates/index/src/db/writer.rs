@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use rusqlite::Connection;
 
-use super::commit::Commit;
 use super::exclusive::ExclusiveWriter;
+use super::group_commit::Commit;
 use super::shared::SharedWriter;
 use super::transaction::Update;
 use super::{Db, Opened, Writing};

@@ -2,9 +2,13 @@
 
 use std::sync::atomic::AtomicBool;
 
+use cairn_http::{handler_fn, respond};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::error_limit::ErrorLimiter;
+use crate::hosts::tests::ring_of;
+use crate::rings::LoadedRing;
 
 const TIMEOUTS: Timeouts = Timeouts {
     node: Duration::from_secs(10),
@@ -243,4 +247,54 @@ async fn a_write_that_is_dropped_before_its_commit_is_given_up() {
     drop(gather);
     sleep(SLOW).await;
     assert_eq!(committed.load(Ordering::Relaxed), 0);
+}
+
+async fn put(backends: &Arc<Backends>, ring: &Arc<LoadedRing>, body: Bytes) -> Duration {
+    let began = Instant::now();
+    let mut all = ring.primaries(0);
+    all.extend(ring.handoffs(0, 9));
+    let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+    let nodes = Arc::new(Nodes::in_order(ring.clone(), 0, all, 3, limiter));
+    let request = FanOut {
+        method: Method::PUT,
+        path: "/a/c/o".into(),
+        query: None,
+        body,
+        extensions: http::Extensions::new(),
+    };
+    let headers = vec![HeaderMap::new(); 3];
+    let quorum = Quorum::of_replicas(3);
+    let answers = fan_out(backends, &nodes, 0, request, headers, quorum, TIMEOUTS).await;
+    assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
+    began.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_left_behind_are_bounded() {
+    let hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"].map(|ip| (ip, ip));
+    let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&hosts))));
+    let backends = Backends::new(Duration::from_secs(1));
+    let mut all = ring.primaries(0);
+    all.extend(ring.handoffs(0, 9));
+    for (i, node) in all.iter().enumerate() {
+        let handler = handler_fn(move |_| async move {
+            if i == 0 {
+                tokio::time::sleep(SLOW).await;
+            }
+            respond::empty(StatusCode::CREATED)
+        });
+        backends.register_local(node.address, handler);
+    }
+    let body = Bytes::from(vec![0; LEFT_BEHIND_MAX_BYTES / 2]);
+    let quick = TIMEOUTS.post_quorum..TIMEOUTS.post_quorum * 2;
+    assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
+    assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
+    // Two bodies are already held by the slow replica.
+    let third = put(&backends, &ring, body.clone()).await;
+    assert!((SLOW..SLOW * 2).contains(&third), "{third:?}");
+    // The held bodies have been stored meanwhile; small bodies are never awaited.
+    assert!(quick.contains(&put(&backends, &ring, body).await));
+    assert!(quick.contains(&put(&backends, &ring, Bytes::new()).await));
+    tokio::time::sleep(SLOW).await;
+    assert_eq!(backends.left_behind.load(Ordering::Relaxed), 0);
 }

@@ -12,7 +12,7 @@
 use cairn_http::respond::header_timestamp;
 use cairn_http::{Body, Request, Response};
 use cairn_peer::Node;
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_types::plant::Plant;
 use cairn_types::{Quorum, Timestamp};
 use futures_util::future::join_all;

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFooters, respond};
-use cairn_peer::fan_out;
 use cairn_peer::gather::{Answer, Gather};
 use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Node, Nodes, documents};
@@ -238,7 +237,7 @@ impl Proxy {
                     in_documents(&mut headers, length.take());
                 }
             }
-            let request = http::Request::put(fan_out::backend_uri(&node, partition, path, None));
+            let request = http::Request::put(cairn_peer::backend_uri(&node, partition, path, None));
             let opened = Putter::open(
                 &self.backends,
                 node.clone(),
@@ -252,7 +251,7 @@ impl Proxy {
             match opened {
                 Ok(putter) => {
                     let status = putter.early.as_ref().map_or(100, |(status, _)| *status);
-                    if fan_out::check_write(&node, status, nodes) {
+                    if nodes.check_write(&node, status) {
                         return Some(putter);
                     }
                 }
@@ -318,7 +317,7 @@ impl Proxy {
                 let (parts, body) = response.into_parts();
                 let status = parts.status.as_u16();
                 let body = body.collect(ANSWER_MAX_BYTES).await.unwrap_or_default();
-                fan_out::check_write(&node, status, &nodes);
+                nodes.check_write(&node, status);
                 Some(Answer {
                     status,
                     headers: parts.headers,

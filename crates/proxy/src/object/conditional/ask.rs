@@ -5,7 +5,7 @@ use std::time::Duration;
 use cairn_formats::conditional::normalize_etag;
 use cairn_http::respond::{header, header_timestamp};
 use cairn_http::{Body, Request};
-use cairn_peer::fan_out::backend_uri;
+use cairn_peer::backend_uri;
 use cairn_peer::gather::{Answer, Gather};
 use cairn_peer::{Backends, Node};
 use cairn_types::{Quorum, Timestamp};

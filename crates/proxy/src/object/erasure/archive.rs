@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use cairn_erasure::Codec;
 use cairn_http::{Body, Request, Response, respond};
-use cairn_peer::fan_out::{self, backend_uri};
+use cairn_peer::backend_uri;
 use cairn_peer::{Backends, Node, Nodes};
 use cairn_types::{ObjectHash, Timestamp};
 use futures_util::future::join_all;
@@ -43,7 +43,7 @@ pub(super) struct Fetch {
 }
 
 /// A server's response.
-pub(super) enum Asked {
+pub(super) enum FragmentResponse {
     Archive(Box<(HeaderMap, Archive)>),
     Refused(Refusal),
 }
@@ -79,7 +79,7 @@ impl Fetch {
         node: Node,
         preferences: String,
         range: Option<String>,
-    ) -> Asked {
+    ) -> FragmentResponse {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = backend_uri(&node, self.partition, &self.path, self.query.as_deref());
         let mut headers = self.headers.clone();
@@ -95,7 +95,7 @@ impl Fetch {
             Err(error) => {
                 debug!(node = %node.name(), %error, "no answer");
                 self.nodes.limiter().increment(&node, "no answer");
-                return Asked::Refused(Refusal::void());
+                return FragmentResponse::Refused(Refusal::void());
             }
         };
         self.backends.hedging().note(node.address, sent.elapsed());
@@ -105,16 +105,16 @@ impl Fetch {
         if response.status().is_success() {
             let headers = response.headers().clone();
             return match Archive::of(node, response) {
-                Some(archive) => Asked::Archive(Box::new((headers, archive))),
-                None => Asked::Refused(Refusal::void()),
+                Some(archive) => FragmentResponse::Archive(Box::new((headers, archive))),
+                None => FragmentResponse::Refused(Refusal::void()),
             };
         }
-        Asked::Refused(self.refusal(node, response).await)
+        FragmentResponse::Refused(self.refusal(node, response).await)
     }
 
     async fn refusal(&self, node: Node, response: Response) -> Refusal {
         let status = response.status().as_u16();
-        fan_out::check(&node, status, &self.nodes);
+        self.nodes.check(&node, status);
         let stamp = respond::header_timestamp(response.headers(), "x-backend-timestamp");
         let is_unstamped = stamp.is_none_or(Timestamp::is_zero);
         if node.handoff && (status >= 500 || status == 404) && is_unstamped {
@@ -309,7 +309,7 @@ impl Archives {
                 let address = node.address;
                 let asked = fetch.ask(node, preferences, Some(text(range)));
                 let asked = fetch.backends.unless_hung(address, asked).await;
-                if let Some(Asked::Archive(answer)) = asked
+                if let Some(FragmentResponse::Archive(answer)) = asked
                     && answer.1.index == archive.index
                 {
                     *archive = answer.1;
@@ -404,7 +404,7 @@ impl Archives {
             let address = node.address;
             let asked = self.fetch.ask(node, preferences, Some(text(range)));
             let asked = self.fetch.backends.unless_hung(address, asked).await;
-            let Some(Asked::Archive(answer)) = asked else {
+            let Some(FragmentResponse::Archive(answer)) = asked else {
                 continue;
             };
             let (headers, archive) = *answer;

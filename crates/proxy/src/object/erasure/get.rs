@@ -18,7 +18,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::archive::{Archive, Archives, Asked, Fetch, Refusal, Spare};
+use super::archive::{Archive, Archives, FragmentResponse, Fetch, Refusal, Spare};
 use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
 use super::content::{multipart_body, range_body};
 use super::layout::{Layout, archive_range};
@@ -238,9 +238,9 @@ impl Found {
     }
 
     /// Records a response; returns whether it was useful.
-    fn note(&mut self, node: &Node, asked: Asked) -> bool {
+    fn note(&mut self, node: &Node, asked: FragmentResponse) -> bool {
         match asked {
-            Asked::Archive(answer) => {
+            FragmentResponse::Archive(answer) => {
                 let (headers, archive) = *answer;
                 self.spare.answered.push(node.clone());
                 if let Err(reason) = self.buckets.add(node, &headers, archive) {
@@ -248,7 +248,7 @@ impl Found {
                 }
                 true
             }
-            Asked::Refused(refusal) => {
+            FragmentResponse::Refused(refusal) => {
                 let status = refusal.status;
                 self.buckets.refuse(status, &refusal.headers);
                 self.refusals.push(refusal);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{BodyError, Response, respond};
-use cairn_peer::fan_out;
 use cairn_peer::gather::{Answer, Commit, Gather};
 use cairn_peer::two_phase::TwoPhasePut;
 use cairn_peer::{Nodes, documents};
@@ -121,7 +120,7 @@ impl Proxy {
             let opened = TwoPhasePut::open(
                 &self.backends,
                 node.clone(),
-                fan_out::backend_uri(&node, partition, path, None),
+                cairn_peer::backend_uri(&node, partition, path, None),
                 headers.clone(),
                 documents::boundary(),
                 self.options.node_timeout,
@@ -130,7 +129,7 @@ impl Proxy {
             match opened {
                 Ok(put) => {
                     let status = put.early.as_ref().map_or(100, |answer| answer.status);
-                    if fan_out::check_write(&node, status, nodes) {
+                    if nodes.check_write(&node, status) {
                         return Some(put);
                     }
                 }
@@ -260,7 +259,7 @@ async fn conclude(
 ) -> Option<Answer> {
     let node = put.node.clone();
     let note = |answer: &Answer, silence| match answer.node {
-        Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
+        Some(_) => drop(nodes.check_write(&node, answer.status)),
         None => nodes.limiter().increment(&node, silence),
     };
     if let Some(answer) = put.prepared(timeout).await {
