@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use crate::locks::thread::{self, JoinHandle};
 use crate::locks::{Condvar, Mutex};
-use crate::share::{Share, WHOLE};
+use crate::share::{SHARE_MAX, Share};
 use crate::syncs::{self, Machine};
 use crate::worker::{Next, Worker};
 pub use commits::{Advanced, CommitLane, Host, Operation};
 pub use jobs::{Job, JobLane, Work};
-pub use step::{Afterwards, Completion, Ground, Handed, Noter, Run, Step};
+pub use step::{Afterwards, Completion, FailureReporter, Handed, OpenDevice, Run, Step};
 
-/// From one look at background work that may not run yet to the next.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
+/// Interval at which background work that may not run yet is looked at again.
+pub(crate) const BACKGROUND_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The kernel keeps fifteen bytes of a thread's name.
 const NAME_BYTES: usize = 15;
 
@@ -50,7 +50,9 @@ pub struct LaneConfig {
 impl LaneConfig {
     /// The share that background work may take now.
     fn share_at(&self, now: Instant) -> f64 {
-        self.share.as_ref().map_or(WHOLE, |share| share.now(now))
+        self.share
+            .as_ref()
+            .map_or(SHARE_MAX, |share| share.now(now))
     }
 }
 

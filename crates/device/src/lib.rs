@@ -25,8 +25,8 @@ mod worker;
 
 pub use gate::{Committing, Gate, Reading};
 pub use lane::{
-    Advanced, Afterwards, CommitLane, Completion, Ground, Handed, Host, Job, JobLane, Lane,
-    LaneConfig, Noter, Operation, Progress, Refused, Run, Step, Work,
+    Advanced, Afterwards, CommitLane, Completion, FailureReporter, Handed, Host, Job, JobLane,
+    Lane, LaneConfig, OpenDevice, Operation, Progress, Refused, Run, Step, Work,
 };
 pub use share::{BackgroundShare, Class, Kind, Share};
 pub use syncs::{

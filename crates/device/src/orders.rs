@@ -174,7 +174,7 @@ fn no_job_is_lost() {
 struct Anywhere;
 
 impl Host for Anywhere {
-    type Ground = ();
+    type OpenDevice = ();
     type Error = Infallible;
 
     fn begin(&self) -> Result<(), Infallible> {

@@ -12,23 +12,22 @@ use std::time::{Duration, Instant};
 
 use crate::locks::{Mutex, MutexGuard};
 
-/// All of it.
-pub(crate) const WHOLE: f64 = 64.0;
-/// Never less: repair goes on under any load.
-const LEAST: f64 = 0.25;
+/// Share of background work while no client uses the device, in operations at once.
+pub(crate) const SHARE_MAX: f64 = 64.0;
+/// Minimum share: repair goes on under any load.
+const SHARE_MIN: f64 = 0.25;
 const WINDOW: Duration = Duration::from_millis(100);
-/// Operations that make an average.
-const ENOUGH: u32 = 3;
-/// Nobody asked for anything for so long: the device is background work's.
-const IDLE: Duration = Duration::from_millis(500);
-/// Clients' operations may take so many times as long as usual, and this much more at least: below
-/// that nobody would notice.
-const TIMES: f64 = 3.0;
-const SLACK: f64 = 0.02;
-/// The usual time, at most, where it could not be learnt yet.
+/// Minimum operations of an average.
+const SAMPLES_MIN: u32 = 3;
+/// Time without clients' operations after which background work gets [`SHARE_MAX`].
+const IDLE_AFTER: Duration = Duration::from_millis(500);
+/// Maximum time of clients' operations beside background work, as a multiple of the usual one; and
+/// the seconds beyond it that are tolerated in any case, because nobody would notice.
+const SLOWDOWN_FACTOR_MAX: f64 = 3.0;
+const SLOWDOWN_SECONDS_MIN: f64 = 0.02;
+/// Maximum usual time, in seconds, of a device that has always had background work.
 const USUAL_MAX: f64 = 0.02;
-/// After so long a background operation goes ahead of clients' that wait: some of it always gets
-/// done.
+/// Maximum wait of a background operation: then it goes ahead of clients' operations.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The side an operation is for: clients, or background work.
@@ -88,7 +87,7 @@ impl Default for Share {
 impl Share {
     fn new() -> Self {
         Share(Mutex::new(State {
-            share: WHOLE,
+            share: SHARE_MAX,
             last_client: None,
             last_background: None,
             tracks: [Track::default(); 3],
@@ -121,7 +120,7 @@ impl Share {
         track.seconds += now.saturating_duration_since(queued).as_secs_f64();
         track.count += 1;
         let begun = *track.begun.get_or_insert(now);
-        if track.count < ENOUGH || now.saturating_duration_since(begun) < WINDOW {
+        if track.count < SAMPLES_MIN || now.saturating_duration_since(begun) < WINDOW {
             return;
         }
         let mean = track.seconds / f64::from(track.count);
@@ -133,12 +132,12 @@ impl Share {
             usual: Some(usual + (mean - usual) * learnt),
             ..Track::default()
         };
-        if is_beside && mean > (usual * TIMES).max(usual + SLACK) {
-            state.share = (state.share / 2.0).max(LEAST);
+        if is_beside && mean > (usual * SLOWDOWN_FACTOR_MAX).max(usual + SLOWDOWN_SECONDS_MIN) {
+            state.share = (state.share / 2.0).max(SHARE_MIN);
         } else if state.share < 1.0 {
             state.share *= 2.0;
         } else {
-            state.share = (state.share + 1.0).min(WHOLE);
+            state.share = (state.share + 1.0).min(SHARE_MAX);
         }
     }
 
@@ -155,7 +154,7 @@ impl Share {
     pub(crate) fn now(&self, now: Instant) -> f64 {
         let mut state = self.lock();
         if !state.has_clients(now) {
-            state.share = WHOLE;
+            state.share = SHARE_MAX;
         }
         state.share
     }
@@ -184,7 +183,7 @@ impl Share {
 impl State {
     fn has_clients(&self, now: Instant) -> bool {
         let last = self.last_client;
-        last.is_some_and(|at| now.saturating_duration_since(at) < IDLE)
+        last.is_some_and(|at| now.saturating_duration_since(at) < IDLE_AFTER)
     }
 
     fn is_background_active(&self, now: Instant) -> bool {
@@ -198,7 +197,7 @@ pub(crate) fn rest(share: f64, took: Duration) -> Duration {
     if share >= 1.0 {
         return Duration::ZERO;
     }
-    took.mul_f64(1.0 / share.max(LEAST) - 1.0).min(WAIT_MAX)
+    took.mul_f64(1.0 / share.max(SHARE_MIN) - 1.0).min(WAIT_MAX)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -224,20 +223,20 @@ mod tests {
     fn slow_clients_take_it_away_and_quick_ones_give_it_back() {
         let share = Share::new();
         let mut now = Instant::now();
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
         now = second(&share, now, MS, false);
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
         // Beside background work nearly as quick as before.
         now = second(&share, now, MS * 15, true);
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
         now = second(&share, now, MS * 50, true);
-        assert_eq!(share.now(now), LEAST);
+        assert_eq!(share.now(now), SHARE_MIN);
         now = second(&share, now, MS, true);
-        assert!((1.0..WHOLE).contains(&share.now(now)), "{share:?}");
+        assert!((1.0..SHARE_MAX).contains(&share.now(now)), "{share:?}");
         for _ in 0..7 {
             now = second(&share, now, MS, true);
         }
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
     }
 
     #[test]
@@ -246,7 +245,7 @@ mod tests {
         let mut now = second(&share, Instant::now(), MS, false);
         now = second(&share, now, MS * 20, false);
         now = second(&share, now, MS * 20, true);
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
     }
 
     #[test]
@@ -255,12 +254,12 @@ mod tests {
         let now = Instant::now();
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 100, true);
-        assert_eq!(share.now(now), LEAST);
+        assert_eq!(share.now(now), SHARE_MIN);
         // On one that is quick enough, nothing is taken away.
         let share = Share::new();
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 50, true);
-        assert_eq!(share.now(now), WHOLE);
+        assert_eq!(share.now(now), SHARE_MAX);
     }
 
     #[test]
@@ -268,9 +267,9 @@ mod tests {
         let share = Share::new();
         let mut now = second(&share, Instant::now(), MS, false);
         now = second(&share, now, MS * 50, true);
-        assert_eq!(share.now(now), LEAST);
+        assert_eq!(share.now(now), SHARE_MIN);
         assert!(share.has_clients(now));
-        assert_eq!(share.now(now + MS * 600), WHOLE);
+        assert_eq!(share.now(now + MS * 600), SHARE_MAX);
         assert!(!share.has_clients(now + MS * 600));
     }
 

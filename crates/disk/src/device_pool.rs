@@ -35,7 +35,7 @@ use futures_channel::oneshot;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::{DeviceError, DiskError};
-use crate::hot::{FileIdentity, EventTimes, Verified};
+use crate::hot::{EventTimes, FileIdentity, Verified};
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::room::{self, DeviceRoom, Room};
@@ -160,7 +160,7 @@ struct Lanes {
 struct CommitHost(Arc<DeviceState>);
 
 impl Host for CommitHost {
-    type Ground = Disk;
+    type OpenDevice = Disk;
     type Error = DeviceError;
 
     fn begin(&self) -> Result<Disk, DeviceError> {

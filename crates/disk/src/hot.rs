@@ -38,7 +38,7 @@ mod recent;
 mod verified;
 
 pub(crate) use known::{KnownObject, KnownObjects};
-pub(crate) use recent::{FileIdentity, EventTimes};
+pub(crate) use recent::{EventTimes, FileIdentity};
 pub(crate) use verified::Verified;
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cairn_device::{Ground, SyncSet};
+use cairn_device::{OpenDevice, SyncSet};
 use cairn_types::plant::Plant;
 use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;

@@ -26,7 +26,7 @@ pub(crate) type WriteLane = CommitLane<Databases>;
 pub(crate) struct Databases;
 
 impl Host for Databases {
-    type Ground = ();
+    type OpenDevice = ();
     type Error = Infallible;
 
     fn begin(&self) -> Result<(), Infallible> {

@@ -140,7 +140,7 @@ pub(crate) fn store_view(
     let (_, proxy) = &servers[place];
     let cluster = clusters
         .iter()
-        .find(|c| c.swift_dir == proxy.place.swift_dir)?
+        .find(|c| c.swift_dir == proxy.folders.swift_dir)?
         .clone();
     let storage = servers
         .iter()
@@ -154,7 +154,7 @@ pub(crate) fn store_view(
         })
         .collect();
     let local: Vec<(u16, PathBuf)> = storage
-        .map(|((_, settings), _)| (settings.bind.port(), settings.place.devices.clone()))
+        .map(|((_, settings), _)| (settings.bind.port(), settings.folders.devices.clone()))
         .collect();
     Some(StoreView {
         swift: handlers[place].clone(),

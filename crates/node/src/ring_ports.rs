@@ -54,11 +54,11 @@ impl RingPorts {
         let Some(per_port) = settings.per_port.clone() else {
             return Ok(None);
         };
-        let file = settings.place.swift_dir.join("swift.conf");
+        let file = settings.folders.swift_dir.join("swift.conf");
         let name = file.display().to_string();
         let bytes = std::fs::read(&file).with_context(|| format!("cannot read {name}"))?;
         let policies = SwiftConf::parse(&name, &bytes)?.policies;
-        let ring = |name: String| settings.place.swift_dir.join(format!("{name}.ring.gz"));
+        let ring = |name: String| settings.folders.swift_dir.join(format!("{name}.ring.gz"));
         Ok(Some(RingPorts {
             per_port,
             bind_ip: settings.bind.ip(),
@@ -113,7 +113,7 @@ pub(crate) fn listen_on_all(
             "{}: servers_per_port: no ring of {} names a device with an address of this node; \
              set ring_ip to the address that the rings have for it",
             conf.path.display(),
-            settings.place.swift_dir.display()
+            settings.folders.swift_dir.display()
         );
     }
     let mut listeners: BTreeMap<SocketAddr, TcpListener> = inherited

@@ -249,7 +249,7 @@ fn lock_folders(servers: &[Server]) -> Result<Vec<FolderLock>> {
         wanted.extend(lock_of(conf, settings));
         for kind in DaemonKind::ALL {
             if conf.role == Role::beside(kind) && conf.daemon(kind.name()).is_some() {
-                wanted.insert((settings.place.devices.clone(), kind.name().to_owned()));
+                wanted.insert((settings.folders.devices.clone(), kind.name().to_owned()));
             }
         }
     }
@@ -267,7 +267,7 @@ pub(crate) fn lock_of(conf: &ServerConf, settings: &ServerSettings) -> Option<(P
         ""
     };
     let name = format!("{}{suffix}", conf.role.as_str());
-    (conf.role != Role::Proxy).then(|| (settings.place.devices.clone(), name))
+    (conf.role != Role::Proxy).then(|| (settings.folders.devices.clone(), name))
 }
 
 pub(crate) fn become_user(servers: &[Server]) -> Result<()> {

@@ -136,7 +136,12 @@ impl Storage {
     ///
     /// # Errors
     /// Another section has another value for the same devices.
-    pub(crate) fn declare(&mut self, folders: &Folders, section: &Section, uses: Uses) -> Result<()> {
+    pub(crate) fn declare(
+        &mut self,
+        folders: &Folders,
+        section: &Section,
+        uses: Uses,
+    ) -> Result<()> {
         let options = &mut self.folder(folders).options;
         let mount_check = folders.mount_check;
         options

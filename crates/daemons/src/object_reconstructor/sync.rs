@@ -14,7 +14,7 @@ use super::pass::{Pass, Reconstruction};
 use crate::calls;
 use crate::object_pass::PartitionWork;
 use crate::rebuild::Rebuilder;
-use crate::ssync::{FragmentSelection, SsyncJob, SsyncError};
+use crate::ssync::{FragmentSelection, SsyncError, SsyncJob};
 
 /// Maximum response: twice the size of hashes of 4,096 suffixes with a dozen fragments each.
 const HASHES_MAX_BYTES: u64 = 8 << 20;

@@ -17,7 +17,7 @@ use super::pass::{Job, Pass, Replication};
 use super::rsync::RsyncError;
 use crate::calls;
 use crate::object_pass::PartitionWork;
-use crate::ssync::{Delivered, SsyncJob, SsyncError};
+use crate::ssync::{Delivered, SsyncError, SsyncJob};
 
 /// Maximum response: four times the hashes of 4,096 suffixes.
 const HASHES_MAX_BYTES: u64 = 1 << 20;
@@ -221,7 +221,10 @@ impl Pass {
                     only,
                     fragments: None,
                 };
-                Ok(self.sender(job, &on_progress).ssync(&ssync_job, node).await?)
+                Ok(self
+                    .sender(job, &on_progress)
+                    .ssync(&ssync_job, node)
+                    .await?)
             }
             (SyncMethod::Rsync, Some(rsync)) => {
                 let sent = self.rsync(job, rsync, node, suffixes).await;

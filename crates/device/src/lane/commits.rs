@@ -20,8 +20,8 @@ use cairn_types::plant::Plant;
 
 use super::step::Afterwards;
 use super::{
-    Bound, Discipline, LOOK, Lane, LaneConfig, Moment, Progress, Pushing, Queued as Push, Refused,
-    Turn, Wait,
+    BACKGROUND_POLL_INTERVAL, Bound, Discipline, Lane, LaneConfig, Moment, Progress, Pushing,
+    Queued as Push, Refused, Turn, Wait,
 };
 use crate::share::{self, Class, Kind};
 use crate::syncs::{self, Patience, SyncSet, Syncing};
@@ -33,12 +33,12 @@ const TIDY_MAX: Duration = Duration::from_millis(100);
 /// Background operations that share a sync, at least: fewer would cost the disk as much.
 const BACKGROUND_BATCH: usize = 16;
 /// With a smaller share of the device background work has one thread.
-const SHARE_OF_ONE_THREAD: f64 = share::WHOLE / 2.0;
+const SHARE_OF_ONE_THREAD: f64 = share::SHARE_MAX / 2.0;
 
 /// The device of a commit lane.
 pub trait Host: Send + Sync + Sized + 'static {
     /// The device, opened for one batch.
-    type Ground: Send;
+    type OpenDevice: Send;
     /// Why it cannot be.
     type Error: Send;
 
@@ -46,7 +46,7 @@ pub trait Host: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// It is gone, or takes no writes.
-    fn begin(&self) -> Result<Self::Ground, Self::Error>;
+    fn begin(&self) -> Result<Self::OpenDevice, Self::Error>;
 
     /// Why no success of a sync counts: the device was found broken since it was opened. It is asked
     /// after a sync, for one by a descriptor that was opened after the kernel had told another of a lost
@@ -68,12 +68,12 @@ pub enum Advanced {
 pub trait Operation<H: Host>: Send {
     /// Runs it up to its next sync. `is_alone`: nobody else waits for the thread, so it may tidy up
     /// before it tells of its end.
-    fn advance(&mut self, ground: &H::Ground, is_alone: bool) -> Advanced;
+    fn advance(&mut self, opened: &H::OpenDevice, is_alone: bool) -> Advanced;
     /// The sync that it and others wait for has failed: called of all of them before any hears of it by
     /// [`Operation::fail`], for that one may try again at once.
-    fn sync_failed(&mut self, ground: &H::Ground, error: &io::Error);
+    fn sync_failed(&mut self, opened: &H::OpenDevice, error: &io::Error);
     /// Ends it without success: its sync failed.
-    fn fail(&mut self, ground: &H::Ground, error: &io::Error);
+    fn fail(&mut self, opened: &H::OpenDevice, error: &io::Error);
     /// Ends it without success: nothing was begun.
     fn refuse(&mut self, error: &H::Error);
 }
@@ -292,7 +292,7 @@ impl<H: Host> Discipline for Commits<H> {
         let watches = !state.background.is_empty();
         Turn::Wait(Wait {
             at_most: if watches {
-                LOOK
+                BACKGROUND_POLL_INTERVAL
             } else {
                 self.config.idle_close
             },
@@ -359,7 +359,7 @@ struct Batch<H: Host> {
     /// Nobody else waited when it was taken.
     is_all: bool,
     /// The device, opened for all of them.
-    ground: Option<H::Ground>,
+    opened: Option<H::OpenDevice>,
     stage: Stage,
     /// The sets of those that have advanced, by file system.
     sets: Vec<SyncSet>,
@@ -386,7 +386,7 @@ impl<H: Host> Batch<H> {
         Batch {
             operations,
             is_all,
-            ground: None,
+            opened: None,
             stage: Stage::Begin,
             sets: Vec::new(),
             afterwards: Vec::new(),
@@ -420,8 +420,8 @@ impl<H: Host> Batch<H> {
 
     fn begin(&mut self, host: &H) -> Progress {
         match host.begin() {
-            Ok(ground) => {
-                self.ground = Some(ground);
+            Ok(opened) => {
+                self.opened = Some(opened);
                 self.next_round();
                 Progress::Goes
             }
@@ -440,10 +440,10 @@ impl<H: Host> Batch<H> {
     }
 
     fn advance(&mut self, at: usize, is_alone: bool) {
-        let Some(ground) = &self.ground else { return };
+        let Some(opened) = &self.opened else { return };
         let mut next = at;
         if let Some(operation) = self.operations.get_mut(at) {
-            let advanced = catch_unwind(AssertUnwindSafe(|| operation.advance(ground, is_alone)));
+            let advanced = catch_unwind(AssertUnwindSafe(|| operation.advance(opened, is_alone)));
             match advanced {
                 Ok(Advanced::Sync(set)) => {
                     add(&mut self.sets, set);
@@ -481,13 +481,13 @@ impl<H: Host> Batch<H> {
 
     /// Nobody knows what is on disk of what they wrote.
     fn fail(&mut self, error: &io::Error) {
-        let Some(ground) = &self.ground else { return };
+        let Some(opened) = &self.opened else { return };
         self.sets.clear();
         for operation in &mut self.operations {
-            caught(|| operation.sync_failed(ground, error));
+            caught(|| operation.sync_failed(opened, error));
         }
         for mut operation in self.operations.drain(..) {
-            caught(|| operation.fail(ground, error));
+            caught(|| operation.fail(opened, error));
         }
         self.stage = Stage::Tidy;
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{
-    Bound, Discipline, LOOK, Lane, LaneConfig, Moment, Progress, Pushing, Queued as Push, Refused,
-    Turn, Wait,
+    BACKGROUND_POLL_INTERVAL, Bound, Discipline, Lane, LaneConfig, Moment, Progress, Pushing,
+    Queued as Push, Refused, Turn, Wait,
 };
 use crate::share::{self, Class, Kind};
 
@@ -186,7 +186,7 @@ impl Discipline for Jobs {
         let watches = !state.background.is_empty() && !at.is_watched;
         Turn::Wait(Wait {
             at_most: if watches {
-                LOOK
+                BACKGROUND_POLL_INTERVAL
             } else {
                 self.config.idle_close
             },

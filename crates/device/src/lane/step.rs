@@ -13,13 +13,13 @@ use crate::syncs::SyncSet;
 
 /// The tidying up that is done when everybody has been told: a crash may leave it undone.
 pub type Afterwards = Box<dyn FnOnce() + Send>;
-type Next<G, T> = Box<dyn FnOnce(&G) -> Result<Step<G, T>, <G as Ground>::Error> + Send>;
+type Next<G, T> = Box<dyn FnOnce(&G) -> Result<Step<G, T>, <G as OpenDevice>::Error> + Send>;
 
 /// Tells a device of an operation that has failed.
-pub type Noter<E> = Box<dyn FnOnce(&E) + Send>;
+pub type FailureReporter<E> = Box<dyn FnOnce(&E) + Send>;
 
 /// An open device, as operations in steps see it.
-pub trait Ground: Sized {
+pub trait OpenDevice: Sized {
     type Error: Send;
 
     /// Syncs a set here and now.
@@ -31,8 +31,8 @@ pub trait Ground: Sized {
     fn sync_failed(&self, error: &io::Error) -> Self::Error;
     /// An operation has failed by itself.
     fn note(&self, error: &Self::Error);
-    /// [`Ground::note`] for an operation that ends on another thread.
-    fn noter(&self) -> Noter<Self::Error>;
+    /// [`OpenDevice::note`] for an operation that ends on another thread.
+    fn failure_reporter(&self) -> FailureReporter<Self::Error>;
     /// The error of an operation whose thread has ended without completing it.
     fn stopped(&self) -> Self::Error;
 }
@@ -60,7 +60,7 @@ impl<T, E> Completion<T, E> {
 pub struct Handed<T, E>(Box<dyn FnOnce(Completion<T, E>) + Send>);
 
 /// How far an operation has come.
-pub enum Step<G: Ground, T> {
+pub enum Step<G: OpenDevice, T> {
     Done(T),
     /// Done, with something to tidy up.
     DoneThen(T, Afterwards),
@@ -73,7 +73,7 @@ pub enum Step<G: Ground, T> {
     Handed(Handed<T, G::Error>),
 }
 
-impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
+impl<G: OpenDevice + 'static, T: Send + 'static> Step<G, T> {
     /// Everything that `set` names has to be on disk before `next` runs.
     pub fn sync(
         set: SyncSet,
@@ -97,7 +97,7 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
             Step::DoneThen(value, afterwards) => Step::DoneThen(f(value), afterwards),
             Step::Sync { set, next } => Step::Sync {
                 set,
-                next: Box::new(move |ground| Ok(next(ground)?.map(f))),
+                next: Box::new(move |opened| Ok(next(opened)?.map(f))),
             },
             Step::Handed(Handed(hand)) => Step::handed(move |completion| {
                 let mapped = |result: Result<T, G::Error>| completion.complete(result.map(f));
@@ -115,7 +115,7 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
             Step::Done(value) | Step::DoneThen(value, _) => f(value),
             Step::Sync { set, next } => Step::Sync {
                 set,
-                next: Box::new(move |ground| Ok(next(ground)?.end(f))),
+                next: Box::new(move |opened| Ok(next(opened)?.end(f))),
             },
             // Only steps of files have another end, and these are done by the device's own threads.
             Step::Handed(_) => unreachable!("an operation that was handed over has its own end"),
@@ -126,7 +126,7 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
     ///
     /// # Errors
     /// The operation's, or that of a sync.
-    pub fn finish(mut self, ground: &G) -> Result<T, G::Error> {
+    pub fn finish(mut self, opened: &G) -> Result<T, G::Error> {
         loop {
             match self {
                 Step::Done(value) => return Ok(value),
@@ -135,13 +135,13 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
                     return Ok(value);
                 }
                 Step::Sync { set, next } => {
-                    ground.sync(&set)?;
-                    self = next(ground)?;
+                    opened.sync(&set)?;
+                    self = next(opened)?;
                 }
                 Step::Handed(Handed(hand)) => {
                     let (sender, receiver) = mpsc::sync_channel(1);
                     hand(Completion::new(move |result| _ = sender.send(result)));
-                    return receiver.recv().unwrap_or_else(|_| Err(ground.stopped()));
+                    return receiver.recv().unwrap_or_else(|_| Err(opened.stopped()));
                 }
             }
         }
@@ -149,12 +149,12 @@ impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
 }
 
 /// An operation in steps on its way through a commit lane.
-pub struct Run<G: Ground, T> {
+pub struct Run<G: OpenDevice, T> {
     next: Option<Next<G, T>>,
     sender: Option<oneshot::Sender<Result<T, G::Error>>>,
 }
 
-impl<G: Ground + 'static, T: Send + 'static> Run<G, T> {
+impl<G: OpenDevice + 'static, T: Send + 'static> Run<G, T> {
     pub fn new(
         first: impl FnOnce(&G) -> Result<Step<G, T>, G::Error> + Send + 'static,
         sender: oneshot::Sender<Result<T, G::Error>>,
@@ -174,16 +174,16 @@ impl<G: Ground + 'static, T: Send + 'static> Run<G, T> {
 
 impl<H, G, T> Operation<H> for Run<G, T>
 where
-    H: Host<Ground = G>,
-    G: Ground + 'static,
+    H: Host<OpenDevice = G>,
+    G: OpenDevice + 'static,
     G::Error: for<'e> From<&'e H::Error>,
     T: Send + 'static,
 {
-    fn advance(&mut self, ground: &G, is_alone: bool) -> Advanced {
+    fn advance(&mut self, opened: &G, is_alone: bool) -> Advanced {
         let Some(next) = self.next.take() else {
             return Advanced::Ended(None);
         };
-        match next(ground) {
+        match next(opened) {
             Ok(Step::Sync { set, next }) => {
                 self.next = Some(next);
                 Advanced::Sync(set)
@@ -202,7 +202,7 @@ where
             }
             Ok(Step::Handed(Handed(hand))) => {
                 if let Some(sender) = self.sender.take() {
-                    let note = ground.noter();
+                    let note = opened.failure_reporter();
                     hand(Completion::new(move |result| {
                         if let Err(error) = &result {
                             note(error);
@@ -213,19 +213,19 @@ where
                 Advanced::Ended(None)
             }
             Err(error) => {
-                ground.note(&error);
+                opened.note(&error);
                 self.end(Err(error));
                 Advanced::Ended(None)
             }
         }
     }
 
-    fn sync_failed(&mut self, ground: &G, error: &io::Error) {
-        drop(ground.sync_failed(error));
+    fn sync_failed(&mut self, opened: &G, error: &io::Error) {
+        drop(opened.sync_failed(error));
     }
 
-    fn fail(&mut self, ground: &G, error: &io::Error) {
-        let error = ground.sync_failed(error);
+    fn fail(&mut self, opened: &G, error: &io::Error) {
+        let error = opened.sync_failed(error);
         self.end(Err(error));
     }
 

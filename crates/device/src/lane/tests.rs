@@ -16,7 +16,7 @@ use crate::worker::Employer;
 struct Nothing;
 
 impl Host for Nothing {
-    type Ground = ();
+    type OpenDevice = ();
     type Error = ();
 
     fn begin(&self) -> Result<(), ()> {
@@ -90,20 +90,20 @@ struct Holding<T> {
 }
 
 impl<T: Send + 'static> Operation<Nothing> for Holding<T> {
-    fn advance(&mut self, ground: &(), is_alone: bool) -> Advanced {
-        self.once.advance(ground, is_alone)
+    fn advance(&mut self, opened: &(), is_alone: bool) -> Advanced {
+        self.once.advance(opened, is_alone)
     }
 
-    fn sync_failed(&mut self, ground: &(), error: &io::Error) {
-        self.once.sync_failed(ground, error);
+    fn sync_failed(&mut self, opened: &(), error: &io::Error) {
+        self.once.sync_failed(opened, error);
     }
 
-    fn fail(&mut self, ground: &(), error: &io::Error) {
-        self.once.fail(ground, error);
+    fn fail(&mut self, opened: &(), error: &io::Error) {
+        self.once.fail(opened, error);
     }
 
-    fn refuse(&mut self, ground: &()) {
-        self.once.refuse(ground);
+    fn refuse(&mut self, opened: &()) {
+        self.once.refuse(opened);
     }
 }
 

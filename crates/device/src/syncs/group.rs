@@ -49,7 +49,7 @@ const ALONE_MAX: usize = 2;
 /// Every so often a writer with little company does what was slower.
 const TRY_OTHER_EVERY: u32 = 64;
 /// A `syncfs` that takes longer has strangers' data to write.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_SYNC_MIN: Duration = Duration::from_secs(1);
 /// How long everyone then syncs for themselves.
 const AVOID: Duration = Duration::from_secs(2);
 
@@ -287,7 +287,7 @@ impl GroupSync {
             if members <= ALONE_MAX {
                 state.costs.group.add(took);
             }
-            if took > SLOW && !Heuristic::AvoidSlowSync.is_off() {
+            if took > SLOW_SYNC_MIN && !Heuristic::AvoidSlowSync.is_off() {
                 state.avoid_until = Some(ended + AVOID);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use cairn_device::{Ground, Noter, SyncSet};
+use cairn_device::{FailureReporter, OpenDevice, SyncSet};
 
 use super::Disk;
 use crate::error::{DeviceError, DiskError};
@@ -14,7 +14,7 @@ pub(crate) type Run<T> = cairn_device::Run<Disk, T>;
 /// Completion of an operation that runs on an engine's own thread.
 pub type Completion<T> = cairn_device::Completion<T, DiskError>;
 
-impl Ground for Disk {
+impl OpenDevice for Disk {
     type Error = DiskError;
 
     /// Syncs a set, grouped with others on the file system or alone. A failure poisons the device:
@@ -40,7 +40,7 @@ impl Ground for Disk {
         self.state.note(error);
     }
 
-    fn noter(&self) -> Noter<DiskError> {
+    fn failure_reporter(&self) -> FailureReporter<DiskError> {
         let state = self.state.clone();
         Box::new(move |error| state.note(error))
     }

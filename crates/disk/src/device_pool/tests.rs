@@ -2,7 +2,7 @@
 
 use std::sync::mpsc;
 
-use cairn_device::{Ground, GroupSync};
+use cairn_device::{GroupSync, OpenDevice};
 use futures_util::FutureExt;
 
 use super::*;

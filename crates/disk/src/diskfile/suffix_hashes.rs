@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use cairn_device::Ground;
+use cairn_device::OpenDevice;
 use cairn_formats::pickle::{self, Value};
 use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::fs::{AtFlags, Mode, OFlags};

@@ -38,8 +38,8 @@ fn the_first_start_writes_swifts_files() {
         let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
         assert_eq!(conf.role, role);
         let settings = ServerSettings::read(&conf).unwrap();
-        assert_eq!(settings.place.swift_dir, store.layout.etc);
-        assert_eq!(settings.place.mount_check, role == Role::Proxy);
+        assert_eq!(settings.folders.swift_dir, store.layout.etc);
+        assert_eq!(settings.folders.mount_check, role == Role::Proxy);
     }
     let text = fs::read(store.layout.conf("swift")).unwrap();
     cairn_formats::swift_conf::SwiftConf::parse("swift.conf", &text).unwrap();

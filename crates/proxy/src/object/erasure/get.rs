@@ -18,7 +18,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::archive::{Archive, Archives, FragmentResponse, Fetch, Refusal, Spare};
+use super::archive::{Archive, Archives, Fetch, FragmentResponse, Refusal, Spare};
 use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
 use super::content::{multipart_body, range_body};
 use super::layout::{Layout, archive_range};
