@@ -83,7 +83,6 @@ fn file_system() -> Arc<FileSystem> {
 /// `gives_up`: the second leader does not come to its end.
 fn members_of_groups(gives_up: bool) {
     let group = GroupSync::simulated();
-    group.set_busy();
     let disk = Arc::new(Disk::default());
     let leaders = Arc::new(AtomicUsize::new(0));
     let file_system = file_system();
@@ -91,7 +90,7 @@ fn members_of_groups(gives_up: bool) {
         let written = disk.write();
         let mut set = SyncSet::on(&file_system);
         let syncs = disk.clone();
-        set.add_call(1, move || {
+        set.add_call(move || {
             syncs.sync();
             Ok(())
         });
@@ -200,7 +199,7 @@ impl Operation<Anywhere> for Write {
         self.written = Some(self.disk.write());
         let disk = self.disk.clone();
         let mut set = SyncSet::on(&self.file_system);
-        set.add_call(1, move || {
+        set.add_call(move || {
             disk.sync();
             Ok(())
         });
@@ -264,7 +263,6 @@ impl crate::Machine for Threads {
     fn group(&self) -> Option<Arc<GroupSync>> {
         let grouped = self.0.get_or_init(|| {
             let group = GroupSync::simulated();
-            group.set_busy();
             Grouped(group)
         });
         Some(grouped.0.clone())

@@ -24,7 +24,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::config::IndexConfig;
-use crate::held::{Held, SyncWeight, wal_path};
+use crate::held::{Held, SyncMode, wal_path};
 use crate::{IndexError, Result, files};
 
 /// Log pages that trigger a checkpoint: low enough to keep reads quick, high enough that a hot page
@@ -149,17 +149,13 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
         Ok(false) | Err(IndexError::NoSpace { .. }) => return Ok(()),
         Err(error) => return Err(error),
     }
-    held.sync(
-        &held.set_of(&file, true, SyncWeight::ROWS),
-        SyncWeight::ROWS,
-    )
-    .map_err(|error| IndexError::io(path, error))?;
+    held.sync(&held.set_of(&file, true), SyncMode::Grouped)
+        .map_err(|error| IndexError::io(path, error))?;
     close(conn, true);
     drop(file);
     // Without this sync a power cut can restore the name, perhaps after later pages reached the
     // file.
-    let weight = SyncWeight::Of(1);
-    held.sync(&held.set_of(&held.folder, true, weight), weight)
+    held.sync(&held.set_of(&held.folder, true), SyncMode::Grouped)
         .map_err(|error| IndexError::io(path, error))
 }
 

@@ -22,24 +22,13 @@ use cairn_device::{FileSystem, SyncSet, SyncedFile, Trust};
 use crate::config::IndexConfig;
 use crate::{IndexError, Result};
 
-/// Cost of a sync, in syncs of a row's entry; and whether someone waits for it.
+/// How a sync is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SyncWeight {
-    /// No one waits for it: it runs best alone.
-    Unawaited,
-    Of(usize),
-}
-
-impl SyncWeight {
-    /// A transaction of hundreds of rows.
-    pub(crate) const ROWS: SyncWeight = SyncWeight::Of(8);
-
-    fn syncs(self) -> usize {
-        match self {
-            SyncWeight::Unawaited => 1,
-            SyncWeight::Of(syncs) => syncs,
-        }
-    }
+pub(crate) enum SyncMode {
+    /// In a group with others: someone waits for it.
+    Grouped,
+    /// By itself, so that no one who waits for a group waits for this.
+    Alone,
 }
 
 /// The log that a sync must cover.
@@ -105,34 +94,29 @@ impl Held {
     }
 
     /// Sync set of one of the database's files, with its metadata if `is_whole`.
-    pub(crate) fn set_of(
-        &self,
-        file: &Arc<SyncedFile>,
-        is_whole: bool,
-        weight: SyncWeight,
-    ) -> SyncSet {
+    pub(crate) fn set_of(&self, file: &Arc<SyncedFile>, is_whole: bool) -> SyncSet {
         let mut set = SyncSet::on(&self.file_system);
-        set.add_database(file.clone(), is_whole, weight.syncs());
+        set.add_database(file.clone(), is_whole);
         set
     }
 
     /// Sync set of SQLite's log, and of its name until that is durable.
-    pub(crate) fn wal_set(&self, is_named: &AtomicBool, weight: SyncWeight) -> SyncSet {
+    pub(crate) fn wal_set(&self, is_named: &AtomicBool) -> SyncSet {
         let mut set = SyncSet::on(&self.file_system);
         if let Some(wal) = self.wal.get() {
-            set.add_database(wal.clone(), false, weight.syncs());
+            set.add_database(wal.clone(), false);
         }
         if !is_named.load(Ordering::Acquire) {
-            set.add_database(self.folder.clone(), true, 1);
+            set.add_database(self.folder.clone(), true);
         }
         set
     }
 
-    /// Syncs now: grouped with others, or alone if no one waits for it.
-    pub(crate) fn sync(&self, set: &SyncSet, weight: SyncWeight) -> io::Result<()> {
-        let synced = match weight {
-            SyncWeight::Unawaited => self.file_system.sync_unawaited(set),
-            SyncWeight::Of(_) => self.file_system.sync(set),
+    /// Syncs now.
+    pub(crate) fn sync(&self, set: &SyncSet, mode: SyncMode) -> io::Result<()> {
+        let synced = match mode {
+            SyncMode::Alone => self.file_system.sync_unawaited(set),
+            SyncMode::Grouped => self.file_system.sync(set),
         };
         synced.inspect_err(|error| self.fail(error))?;
         self.believed()

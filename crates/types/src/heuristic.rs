@@ -8,12 +8,8 @@ pub const VARIABLE: &str = "CAIRN_WITHOUT";
 /// A rule of thumb that is there for speed alone: without it everything is as correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heuristic {
-    /// A writer with little company syncs for itself where that was quicker lately.
-    LoneSync,
     /// After a slow sync of the whole file system everyone syncs for themselves for a while.
     AvoidSlowSync,
-    /// Batches become smaller while it takes long to tidy up after them.
-    SmallerBatches,
     /// Objects that were used lately are read on the calling thread.
     InlineRead,
     /// Short content whose checksum is not known is hashed on the calling thread.
@@ -33,10 +29,8 @@ pub enum Heuristic {
 }
 
 impl Heuristic {
-    pub const ALL: [Heuristic; 11] = [
-        Heuristic::LoneSync,
+    pub const ALL: [Heuristic; 9] = [
         Heuristic::AvoidSlowSync,
-        Heuristic::SmallerBatches,
         Heuristic::InlineRead,
         Heuristic::InlineHash,
         Heuristic::KnownObject,
@@ -50,9 +44,7 @@ impl Heuristic {
     /// The name by which it is switched off.
     pub const fn name(self) -> &'static str {
         match self {
-            Heuristic::LoneSync => "lone-sync",
             Heuristic::AvoidSlowSync => "avoid-slow-sync",
-            Heuristic::SmallerBatches => "smaller-batches",
             Heuristic::InlineRead => "inline-read",
             Heuristic::InlineHash => "inline-hash",
             Heuristic::KnownObject => "known-object",

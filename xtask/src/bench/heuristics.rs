@@ -24,18 +24,10 @@ const LARGE: u64 = 1_000_000;
 /// Larger than `keep_cache_size`, up to which content stays in the page cache in any case.
 const HUGE: u64 = 10_000_000;
 
-const CASES: [Case; 11] = [
-    Case {
-        name: "lone-sync",
-        loads: &[(SMALL, 1), (SMALL, 4), (SMALL, 64)],
-    },
+const CASES: [Case; 9] = [
     Case {
         name: "avoid-slow-sync",
         loads: &[(SMALL, 64), (LARGE, 64)],
-    },
-    Case {
-        name: "smaller-batches",
-        loads: &[(SMALL, 64), (LARGE, 64), (HUGE, 16)],
     },
     Case {
         name: "inline-read",

@@ -12,10 +12,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
 
 use super::step::Afterwards;
@@ -24,12 +22,8 @@ use super::{
     Queued as Push, Refused, Turn, Wait,
 };
 use crate::share::{self, Class, Kind};
-use crate::syncs::{self, Patience, SyncSet, Syncing};
+use crate::syncs::{Patience, SyncSet, Syncing};
 
-/// Operations taken at once, at least.
-const BATCH_LEAST: usize = 4;
-/// Tidying up after a batch should not take longer.
-const TIDY_MAX: Duration = Duration::from_millis(100);
 /// Background operations that share a sync, at least: fewer would cost the disk as much.
 const BACKGROUND_BATCH: usize = 16;
 /// With a smaller share of the device background work has one thread.
@@ -86,8 +80,6 @@ pub struct Commits<H: Host> {
     host: H,
     kind: Kind,
     config: LaneConfig,
-    /// Clients' operations that are taken at once now.
-    most: AtomicUsize,
 }
 
 /// Queues of durable operations.
@@ -134,7 +126,6 @@ impl<H: Host> CommitLane<H> {
         let commits = Commits {
             host,
             kind,
-            most: AtomicUsize::new(config.batch_max),
             config: config.clone(),
         };
         Lane::with(config, commits)
@@ -198,23 +189,6 @@ fn threads_beside(threads: usize, class: Class, running: usize) -> usize {
 }
 
 impl<H: Host> Commits<H> {
-    /// Those who wait now do so for what was left to tidy up after the last batch: where that takes
-    /// long (large files are removed), batches are small, and nobody waits for that of many others.
-    fn take_as_many_as(&self, count: usize, tidied: Duration) {
-        if Heuristic::SmallerBatches.is_off() {
-            return;
-        }
-        let most = if tidied > TIDY_MAX {
-            (count / 2).max(BATCH_LEAST)
-        } else if tidied < TIDY_MAX / 4 {
-            (count * 2).max(self.most.load(Ordering::Relaxed))
-        } else {
-            return;
-        };
-        let most = most.min(self.config.batch_max);
-        self.most.store(most, Ordering::Relaxed);
-    }
-
     /// Background operations whose turn it is: nothing of clients' waits, or they have waited long.
     fn next_background(&self, state: &mut State<H>, at: &Moment) -> Option<Vec<Queued<H>>> {
         let oldest = state.background.front()?.since;
@@ -276,8 +250,7 @@ impl<H: Host> Discipline for Commits<H> {
         }
         if !state.waiting.is_empty() && state.clients < threads {
             state.clients += 1;
-            let most = self.most.load(Ordering::Relaxed).max(1);
-            let count = state.waiting.len().min(most);
+            let count = state.waiting.len().min(self.config.batch_max.max(1));
             let operations = state.waiting.drain(..count).collect();
             let is_all = state.waiting.is_empty();
             return Turn::Take {
@@ -305,12 +278,7 @@ impl<H: Host> Discipline for Commits<H> {
             true => Patience::Waits,
             false => Patience::Returns,
         };
-        let now = || syncs::instant(self.config.machine.as_ref());
-        let progress = taken.batch.step(&self.host, patience, &now);
-        if let (Progress::Done, Some(tidied)) = (progress, taken.batch.tidied()) {
-            self.take_as_many_as(taken.count, tidied);
-        }
-        progress
+        taken.batch.step(&self.host, patience)
     }
 
     fn done(&self, state: &mut State<H>, taken: &Taken<H>, now: Instant) {
@@ -364,8 +332,6 @@ struct Batch<H: Host> {
     /// The sets of those that have advanced, by file system.
     sets: Vec<SyncSet>,
     afterwards: Vec<Afterwards>,
-    tidies_since: Option<Instant>,
-    tidied: Option<Duration>,
 }
 
 enum Stage {
@@ -390,17 +356,10 @@ impl<H: Host> Batch<H> {
             stage: Stage::Begin,
             sets: Vec::new(),
             afterwards: Vec::new(),
-            tidies_since: None,
-            tidied: None,
         }
     }
 
-    /// How long tidying up took, of a batch that was not refused.
-    fn tidied(&self) -> Option<Duration> {
-        self.tidied
-    }
-
-    fn step(&mut self, host: &H, patience: Patience, now: &dyn Fn() -> Instant) -> Progress {
+    fn step(&mut self, host: &H, patience: Patience) -> Progress {
         let stage = std::mem::replace(&mut self.stage, Stage::Tidy);
         match stage {
             Stage::Begin => return self.begin(host),
@@ -412,7 +371,7 @@ impl<H: Host> Batch<H> {
                     Some(error) => self.fail(&error),
                 },
             },
-            Stage::Tidy => return self.tidy(now),
+            Stage::Tidy => return self.tidy(),
             Stage::Late => return self.sync_late(),
         }
         Progress::Goes
@@ -492,13 +451,11 @@ impl<H: Host> Batch<H> {
         self.stage = Stage::Tidy;
     }
 
-    fn tidy(&mut self, now: &dyn Fn() -> Instant) -> Progress {
-        let since = *self.tidies_since.get_or_insert_with(now);
+    fn tidy(&mut self) -> Progress {
         if !self.afterwards.is_empty() {
             caught(self.afterwards.remove(0));
             return Progress::Goes;
         }
-        self.tidied = Some(now().saturating_duration_since(since));
         if Plant::AnswersBeforeSync.is_on() && !self.sets.is_empty() {
             self.stage = Stage::Late;
             return Progress::Goes;

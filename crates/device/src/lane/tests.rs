@@ -132,7 +132,7 @@ fn set(
     call: impl Fn() -> io::Result<()> + Send + Sync + 'static,
 ) -> SyncSet {
     let mut set = SyncSet::on(file_system);
-    set.add_call(1, call);
+    set.add_call(call);
     set
 }
 
@@ -293,7 +293,6 @@ fn a_panic_of_who_waits_ends_there() {
 #[test]
 fn who_waits_for_a_leader_that_is_gone_syncs_for_itself() {
     let group = GroupSync::simulated();
-    group.set_busy();
     let machine = Arc::new(Stepped {
         group: Some(group),
         ..Stepped::default()

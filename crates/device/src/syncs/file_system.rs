@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::group::{self, Alone, Attendance, Entered, GroupSync, Leading};
+use super::group::{self, Attendance, Entered, GroupSync, Leading};
 use super::machine::{self, Machine};
 use super::set::SyncSet;
 
@@ -153,10 +153,7 @@ enum Stage {
     Attend(u64),
     Lead(Leading),
     /// The things one by one.
-    Each {
-        at: usize,
-        alone: Option<Alone>,
-    },
+    Each(usize),
 }
 
 impl Syncing {
@@ -189,7 +186,6 @@ impl Syncing {
 
     fn go_on(&mut self, stage: Stage, patience: Patience) -> Result<Stage, Ended> {
         let file_system = self.set.file_system.clone();
-        let each = |alone| Stage::Each { at: 0, alone };
         match stage {
             Stage::Enter if self.set.is_empty() || file_system.syncs.is_unsafe => {
                 Err(Ended(Ok(())))
@@ -197,22 +193,22 @@ impl Syncing {
             Stage::Enter => match &file_system.group {
                 Some(group) if patience != Patience::Alone => {
                     match group.enter(&self.set, file_system.instant()) {
-                        Entered::Alone(alone) => Ok(each(Some(alone))),
+                        Entered::Alone => Ok(Stage::Each(0)),
                         Entered::Member(number) => Ok(Stage::Attend(number)),
                     }
                 }
-                _ => Ok(each(None)),
+                _ => Ok(Stage::Each(0)),
             },
             Stage::Attend(number) => {
                 let Some(group) = &file_system.group else {
-                    return Ok(each(None));
+                    return Ok(Stage::Each(0));
                 };
                 match group.attend(number, patience == Patience::Waits) {
                     Attendance::Leads(leading) => Ok(Stage::Lead(leading)),
                     Attendance::Waits => Ok(Stage::Attend(number)),
                     Attendance::IsSynced => Err(Ended(Ok(()))),
                     // The error may be a stranger's; its own things tell.
-                    Attendance::Unknown => Ok(each(None)),
+                    Attendance::Unknown => Ok(Stage::Each(0)),
                 }
             }
             Stage::Lead(mut leading) => {
@@ -222,15 +218,12 @@ impl Syncing {
                     false => Ok(Stage::Lead(leading)),
                 }
             }
-            Stage::Each { at, alone } => {
+            Stage::Each(at) => {
                 self.set.sync_thing(at).map_err(|error| Ended(Err(error)))?;
-                if at + 1 < self.set.len() {
-                    return Ok(Stage::Each { at: at + 1, alone });
+                match at + 1 < self.set.len() {
+                    true => Ok(Stage::Each(at + 1)),
+                    false => Err(Ended(Ok(()))),
                 }
-                if let Some(alone) = alone {
-                    alone.ended(file_system.instant());
-                }
-                Err(Ended(Ok(())))
             }
         }
     }

@@ -3,10 +3,8 @@
 //! A durable small write costs several fsyncs, each of which makes the kernel write a few blocks
 //! and flush the disk's cache, one after the other. Writers who need a sync at the same time
 //! share one `syncfs` instead: whatever they had written when it began is on disk when it ends.
-//! While it runs the next group gathers, so groups grow with the load. A writer with little
-//! company does what is quicker here, as far as both were tried: a lone fsync may take less time
-//! than a `syncfs`, but ten of them, of a file, its directories and what else belongs to it, more;
-//! unless the first of them writes all that the file system's log has, as XFS's does.
+//! While it runs the next group gathers, so groups grow with the load. A writer without company is a
+//! group of one: its own fsyncs, of a file, its directories and a log, were not quicker when measured.
 //!
 //! `syncfs` also writes what others left dirty on the file system. Where that is much (a disk
 //! shared with other programs) groups would wait for strangers: after a slow `syncfs` everyone
@@ -44,10 +42,6 @@ use rustix::io::Errno;
 use super::set::SyncSet;
 use crate::locks::{Condvar, Mutex};
 
-/// This many may sync for themselves at once; one more begins a group.
-const ALONE_MAX: usize = 2;
-/// Every so often a writer with little company does what was slower.
-const TRY_OTHER_EVERY: u32 = 64;
 /// A `syncfs` that takes longer has strangers' data to write.
 const SLOW_SYNC_MIN: Duration = Duration::from_secs(1);
 /// How long everyone then syncs for themselves.
@@ -75,8 +69,6 @@ pub struct GroupSync {
 struct State {
     /// The group that gathers now; those before it have ended, or the last of them is running.
     gathering: u64,
-    /// Its members so far.
-    gathered: usize,
     /// Everything they named: on a simulated machine.
     named: Option<SyncSet>,
     /// All groups before this one have ended.
@@ -84,28 +76,13 @@ struct State {
     running: bool,
     /// A group's sync failed: nobody's success follows from another's any more.
     has_failed: bool,
-    alone: usize,
-    costs: Costs,
     avoid_until: Option<Instant>,
 }
 
-/// How long syncs took lately for those with little company.
-#[derive(Default)]
-struct Costs {
-    /// By the number of things synced one by one: 1, 2 and 3, 4 to 7, and so on.
-    own: [Cost; 8],
-    group: Cost,
-    asked: u32,
-}
-
-/// An average in which the last one counts an eighth.
-#[derive(Clone, Copy, Default)]
-struct Cost(Option<Duration>);
-
 /// How a writer's things are synced.
 pub(crate) enum Entered {
-    /// By itself.
-    Alone(Alone),
+    /// One by one, by the writer itself.
+    Alone,
     /// With the group of this number.
     Member(u64),
 }
@@ -121,18 +98,10 @@ pub(crate) enum Attendance {
     Unknown,
 }
 
-/// A writer that syncs for itself.
-pub(crate) struct Alone {
-    group: Arc<GroupSync>,
-    weight: usize,
-    started: Instant,
-}
-
 /// A running group, and its sync. Dropped before its end it has failed.
 pub(crate) struct Leading {
     group: Arc<GroupSync>,
     number: u64,
-    members: usize,
     named: Option<SyncSet>,
     /// Things of it that are synced.
     synced: usize,
@@ -203,31 +172,15 @@ impl GroupSync {
         self.fails.store(fails, Ordering::Release);
     }
 
-    /// Has the next writer begin a group, as one with company does: for tests.
-    #[doc(hidden)]
-    pub fn set_busy(&self) {
-        self.state.lock().alone = ALONE_MAX;
-    }
-
     /// A writer has come, with all that is to be synced for it.
     pub(crate) fn enter(self: &Arc<Self>, set: &SyncSet, now: Instant) -> Entered {
-        let weight = set.weight();
         let mut state = self.state.lock();
-        let has_company = state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
-        let is_alone =
-            !has_company && !Heuristic::LoneSync.is_off() && state.costs.own_is_quicker(weight);
-        if self.is_journaled && (state.is_avoided(now) || is_alone) {
-            state.alone += 1;
-            return Entered::Alone(Alone {
-                group: self.clone(),
-                weight,
-                started: now,
-            });
+        if self.is_journaled && state.is_avoided(now) {
+            return Entered::Alone;
         }
         if Plant::HearsAnother.is_on() && state.running {
             return Entered::Member(state.ended);
         }
-        state.gathered += 1;
         if self.fd.is_none() {
             match &mut state.named {
                 Some(named) => named.merge(set.clone()),
@@ -262,7 +215,6 @@ impl GroupSync {
         Leading {
             group: self.clone(),
             number: group,
-            members: std::mem::take(&mut state.gathered),
             named: std::mem::take(&mut state.named),
             synced: 0,
             started: None,
@@ -277,16 +229,13 @@ impl GroupSync {
     }
 
     /// A group's sync has ended. `times`: when it began and ended, unless it was given up.
-    fn end(&self, group: u64, members: usize, result: io::Result<()>, times: Option<[Instant; 2]>) {
+    fn end(&self, group: u64, result: io::Result<()>, times: Option<[Instant; 2]>) {
         let mut state = self.state.lock();
         debug_assert!(state.running && state.ended == group, "another group's end");
         state.running = false;
         state.ended = group + 1;
         if let Some([began, ended]) = times {
             let took = ended.saturating_duration_since(began);
-            if members <= ALONE_MAX {
-                state.costs.group.add(took);
-            }
             if took > SLOW_SYNC_MIN && !Heuristic::AvoidSlowSync.is_off() {
                 state.avoid_until = Some(ended + AVOID);
             }
@@ -306,23 +255,6 @@ impl GroupSync {
 
     fn waits(&self, group: u64) -> &Condvar {
         &self.waiting[(group % 2) as usize]
-    }
-}
-
-impl Alone {
-    /// Its things are synced.
-    pub(crate) fn ended(self, now: Instant) {
-        let took = now.saturating_duration_since(self.started);
-        let mut state = self.group.state.lock();
-        state.costs.own_of(self.weight).add(took);
-        drop(state);
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        let mut state = self.group.state.lock();
-        state.alone = state.alone.saturating_sub(1);
     }
 }
 
@@ -352,7 +284,7 @@ impl Leading {
         };
         self.has_ended = true;
         let times = Some([began, clock()]);
-        self.group.end(self.number, self.members, synced, times);
+        self.group.end(self.number, synced, times);
         true
     }
 }
@@ -361,7 +293,7 @@ impl Drop for Leading {
     fn drop(&mut self) {
         if !self.has_ended {
             let given_up = Err(io::Error::other("given up before its end"));
-            self.group.end(self.number, self.members, given_up, None);
+            self.group.end(self.number, given_up, None);
         }
     }
 }
@@ -380,37 +312,6 @@ impl State {
             }
             None => false,
         }
-    }
-}
-
-impl Costs {
-    fn own_is_quicker(&mut self, weight: usize) -> bool {
-        let quicker = match (self.own_of(weight).0, self.group.0) {
-            (None, _) => true,
-            (_, None) => false,
-            (Some(own), Some(group)) => own <= group,
-        };
-        self.asked = self.asked.wrapping_add(1);
-        // Disks change, and what runs beside us.
-        match self.asked.is_multiple_of(TRY_OTHER_EVERY) {
-            true => !quicker,
-            false => quicker,
-        }
-    }
-
-    fn own_of(&mut self, weight: usize) -> &mut Cost {
-        let bucket = weight.max(1).ilog2() as usize;
-        let last = self.own.len() - 1;
-        &mut self.own[bucket.min(last)]
-    }
-}
-
-impl Cost {
-    fn add(&mut self, took: Duration) {
-        self.0 = Some(match self.0 {
-            Some(average) => (average * 7 + took) / 8,
-            None => took,
-        });
     }
 }
 

@@ -51,12 +51,8 @@ enum Thing {
     Database {
         file: Arc<SyncedFile>,
         is_whole: bool,
-        weight: usize,
     },
-    Call {
-        call: Call,
-        weight: usize,
-    },
+    Call(Call),
 }
 
 /// Device and inode.
@@ -93,24 +89,14 @@ impl SyncSet {
         self.add(Thing::DirectoryAt { root, path });
     }
 
-    /// The content of a database's file, and with `is_whole` everything that is known of it. `weight`:
-    /// how many syncs of a small file it is like.
-    pub fn add_database(&mut self, file: Arc<SyncedFile>, is_whole: bool, weight: usize) {
-        self.add(Thing::Database {
-            file,
-            is_whole,
-            weight,
-        });
+    /// The content of a database's file, and with `is_whole` everything that is known of it.
+    pub fn add_database(&mut self, file: Arc<SyncedFile>, is_whole: bool) {
+        self.add(Thing::Database { file, is_whole });
     }
 
     /// Anything that has a function of its own to sync it.
-    pub fn add_call(
-        &mut self,
-        weight: usize,
-        call: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-    ) {
-        let call = Arc::new(call);
-        self.things.push(Thing::Call { call, weight });
+    pub fn add_call(&mut self, call: impl Fn() -> io::Result<()> + Send + Sync + 'static) {
+        self.things.push(Thing::Call(Arc::new(call)));
     }
 
     pub fn is_empty(&self) -> bool {
@@ -120,15 +106,6 @@ impl SyncSet {
     /// Things in it.
     pub fn len(&self) -> usize {
         self.things.len()
-    }
-
-    /// How many syncs of one small file it is like, done one after the other.
-    pub fn weight(&self) -> usize {
-        let weight = |thing: &Thing| match thing {
-            Thing::Database { weight, .. } | Thing::Call { weight, .. } => *weight,
-            _ => 1,
-        };
-        self.things.iter().map(weight).sum()
     }
 
     /// Adds what is in another set of the same file system.
@@ -149,17 +126,9 @@ impl SyncSet {
 
     fn add(&mut self, thing: Thing) {
         match self.things.iter_mut().find(|known| known.is_same(&thing)) {
-            Some(Thing::Database {
-                is_whole, weight, ..
-            }) => {
-                if let Thing::Database {
-                    is_whole: more,
-                    weight: other,
-                    ..
-                } = thing
-                {
+            Some(Thing::Database { is_whole, .. }) => {
+                if let Thing::Database { is_whole: more, .. } = thing {
                     *is_whole |= more;
-                    *weight = other.max(*weight);
                 }
             }
             Some(_) => {}
@@ -182,7 +151,7 @@ impl SyncSet {
                 Err(_) => file_system.sync_whole(root.as_fd()),
             },
             Thing::Database { file, is_whole, .. } => file.sync(file_system, *is_whole),
-            Thing::Call { call, .. } => call(),
+            Thing::Call(call) => call(),
         }
     }
 }
@@ -350,7 +319,6 @@ mod tests {
         (0..9).for_each(|_| all.merge(operation()));
         // A file and a directory of each, and the log, "a" and the root of all.
         assert_eq!(all.len(), 2 * 10 + 3);
-        assert_eq!(all.weight(), all.len());
         // Another file of that name is another.
         fs::remove_file(&log).unwrap();
         all.merge(operation());
@@ -364,19 +332,14 @@ mod tests {
         let trust = Arc::new(Trust::new(dir.path()));
         let file = Arc::new(SyncedFile::new(tempfile::tempfile().unwrap(), &trust));
         let mut set = SyncSet::on(&file_system);
-        set.add_database(file.clone(), false, 1);
+        set.add_database(file.clone(), false);
         let mut other = SyncSet::on(&file_system);
-        other.add_database(file, true, 2);
+        other.add_database(file, true);
         set.merge(other);
-        let [
-            Thing::Database {
-                is_whole, weight, ..
-            },
-        ] = &set.things[..]
-        else {
+        let [Thing::Database { is_whole, .. }] = &set.things[..] else {
             panic!("synced twice");
         };
-        assert!(*is_whole && *weight == 2);
+        assert!(*is_whole);
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn sync(
     own: impl Fn() -> std::io::Result<()> + Send + Sync + 'static,
 ) -> Result<(), DiskError> {
     let mut set = disk.sync_set();
-    set.add_call(1, own);
+    set.add_call(own);
     disk.sync(&set)
 }
 
@@ -140,7 +140,6 @@ fn a_failed_sync_of_a_shared_file_system_breaks_only_the_device_whose_file_faile
     let [first, second, third] = &disks;
     let group = group_sync(first);
     assert!(Arc::ptr_eq(group, group_sync(second)));
-    group.set_busy();
     group.set_failing(true);
     // Its pages were written, and the error is another's.
     sync(first, || Ok(())).unwrap();

@@ -26,7 +26,7 @@ use super::writer::{Applied, Updates};
 use super::{Db, Opened, Writing};
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::held::{CommitLog, Held, SyncWeight};
+use crate::held::{CommitLog, Held, SyncMode};
 use crate::pending::{self, RowLog};
 use crate::rank::{Rank, Ranked};
 use crate::{IndexError, ObjectRow, Result, files};
@@ -34,8 +34,6 @@ use crate::{IndexError, ObjectRow, Result, files};
 /// Minimum write size of a disk, in bytes: acknowledged entries are not rewritten with later ones.
 const SECTOR_BYTES: usize = 512;
 const FILL_BYTE: u8 = b':';
-/// Cost of syncing a whole half, in syncs of an entry.
-const FILL_WEIGHT: SyncWeight = SyncWeight::Of(4);
 
 pub(crate) struct ExclusiveWriter {
     /// Whether the log has rows that readers do not see yet.
@@ -87,7 +85,7 @@ impl ExclusiveWriter {
         pending::merge_left(broker, file, || {
             // Rows must be durable in the database before they are removed from the pending file.
             let is_named = AtomicBool::new(false);
-            group_commit::sync_now(held, SyncWeight::ROWS, &is_named)
+            group_commit::sync_now(held, SyncMode::Grouped, &is_named)
                 .map_err(|error| IndexError::io(file, error))
         })
     }
@@ -188,7 +186,7 @@ impl ExclusiveWriter {
     fn settle_rows(&self, writing: Writing<'_>, logged: &mut Logged<ExclusiveLog>) -> Result<()> {
         if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
             merge(writing, log.take_rows())?;
-            sync_merged(writing.opened, SyncWeight::ROWS)?;
+            sync_merged(writing.opened, SyncMode::Grouped)?;
         }
         if let Some(log) = &mut logged.log {
             log.clear()?;
@@ -248,8 +246,8 @@ impl ExclusiveWriter {
         };
         merge(writing, rows)?;
         self.set_shown();
-        sync_merged(writing.opened, SyncWeight::Unawaited)?;
-        merged.clear(SyncWeight::Unawaited)?;
+        sync_merged(writing.opened, SyncMode::Alone)?;
+        merged.clear(SyncMode::Alone)?;
         if let Some(log) = &mut self.logged.lock().rows.log {
             log.full_is_clear();
         }
@@ -285,8 +283,8 @@ fn merge(writing: Writing<'_>, rows: Vec<ObjectRow>) -> Result<()> {
 }
 
 /// Makes merged rows durable in the database.
-fn sync_merged(opened: &Opened, weight: SyncWeight) -> Result<()> {
-    group_commit::sync_now(&opened.held, weight, &opened.log_is_named)
+fn sync_merged(opened: &Opened, mode: SyncMode) -> Result<()> {
+    group_commit::sync_now(&opened.held, mode, &opened.log_is_named)
         .map_err(|error| IndexError::io(&opened.file, error))
 }
 
@@ -408,11 +406,11 @@ impl ExclusiveLog {
             "a log is cleared with rows that nobody has taken"
         );
         if let Some((_, merged)) = self.take_full() {
-            merged.clear(FILL_WEIGHT)?;
+            merged.clear(SyncMode::Grouped)?;
             self.full = None;
         }
         if self.half.used > 0 {
-            self.half.merged(&self.file).clear(FILL_WEIGHT)?;
+            self.half.merged(&self.file).clear(SyncMode::Grouped)?;
         }
         self.half = Half::at(0);
         Ok(())
@@ -468,10 +466,10 @@ impl RowLog for ExclusiveLog {
 
 impl Merged {
     /// Overwrites the entries with colons; their rows are durable in the database.
-    fn clear(&self, weight: SyncWeight) -> Result<()> {
+    fn clear(&self, mode: SyncMode) -> Result<()> {
         let LogFile { path, file, held } = &*self.file;
         self.file.fill(self.start, self.used)?;
-        let synced = held.sync(&held.set_of(file, false, weight), weight);
+        let synced = held.sync(&held.set_of(file, false), mode);
         synced.map_err(|error| IndexError::io(path, error))
     }
 }

@@ -22,7 +22,7 @@ use super::writer::Updates;
 use super::{Db, Lease, Update, Writer};
 use crate::config::IndexConfig;
 use crate::device::{Databases, Device};
-use crate::held::{CommitLog, Held, SyncWeight};
+use crate::held::{CommitLog, Held, SyncMode};
 use crate::{DriveCheck, IndexError, Result, drive};
 
 /// Maximum wait of a batch for more updates: a fraction of a sync's time.
@@ -204,15 +204,15 @@ impl Commit {
         let held = &self.held;
         match &self.log {
             _ if Plant::UnsyncedCommit.is_on() => SyncSet::on(&held.file_system),
-            CommitLog::Wal(is_named) => held.wal_set(is_named, SyncWeight::Of(2)),
+            CommitLog::Wal(is_named) => held.wal_set(is_named),
             CommitLog::Pending(..) if Plant::UnsyncedPending.is_on() => {
                 SyncSet::on(&held.file_system)
             }
             CommitLog::Pending(file, is_named) => {
                 let is_new = !is_named.load(Ordering::Acquire);
-                let mut set = held.set_of(file, is_new, SyncWeight::Of(1));
+                let mut set = held.set_of(file, is_new);
                 if is_new {
-                    set.add_database(held.folder.clone(), true, 1);
+                    set.add_database(held.folder.clone(), true);
                 }
                 set
             }
@@ -259,11 +259,11 @@ pub(crate) fn complete_all(commits: Vec<Commit>, synced: std::result::Result<(),
 }
 
 /// Syncs commits of an exclusive database at once.
-pub(crate) fn sync_now(held: &Held, weight: SyncWeight, is_named: &AtomicBool) -> io::Result<()> {
+pub(crate) fn sync_now(held: &Held, mode: SyncMode, is_named: &AtomicBool) -> io::Result<()> {
     if Plant::PendingTooSoon.is_on() {
         return Ok(());
     }
-    held.sync(&held.wal_set(is_named, weight), weight)?;
+    held.sync(&held.wal_set(is_named), mode)?;
     is_named.store(true, Ordering::Release);
     Ok(())
 }

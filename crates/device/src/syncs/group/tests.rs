@@ -13,7 +13,7 @@ fn own(call: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> SyncSet {
         ..Syncs::default()
     };
     let mut set = SyncSet::on(&FileSystem::of(fd.as_fd(), &syncs).unwrap());
-    set.add_call(1, call);
+    set.add_call(call);
     set
 }
 
@@ -29,11 +29,7 @@ fn sync_by(
 ) -> io::Result<()> {
     let each = || (0..set.len()).try_for_each(|at| set.sync_thing(at));
     let number = match group.enter(set, Instant::now()) {
-        Entered::Alone(alone) => {
-            each()?;
-            alone.ended(Instant::now());
-            return Ok(());
-        }
+        Entered::Alone => return each(),
         Entered::Member(number) => number,
     };
     loop {
@@ -41,17 +37,13 @@ fn sync_by(
             Attendance::Leads(mut leading) => {
                 let synced = sync_all();
                 leading.has_ended = true;
-                group.end(number, leading.members, synced, None);
+                group.end(number, synced, None);
             }
             Attendance::Waits => panic!("it returned"),
             Attendance::IsSynced => return Ok(()),
             Attendance::Unknown => return each(),
         }
     }
-}
-
-fn no_sync() -> io::Result<()> {
-    panic!("a group's sync")
 }
 
 fn lost() -> io::Result<()> {
@@ -73,55 +65,31 @@ fn a_group_has_an_open_file_description_of_its_own() {
 fn a_failed_sync_outside_the_group_is_the_groups_too() {
     let group = group();
     group.state.lock().has_failed = false;
-    group.set_busy();
     sync_by(&group, &own(lost), || Ok(())).unwrap();
     group.fail();
-    group.set_busy();
     assert!(sync_by(&group, &own(lost), || Ok(())).is_err());
 }
 
 #[test]
 fn everyone_returns_and_most_share() {
     let group = group();
-    let alone = Arc::new(AtomicUsize::new(0));
-    let count = alone.clone();
-    let set = own(move || {
-        count.fetch_add(1, Ordering::Relaxed);
+    let syncs = AtomicUsize::new(0);
+    let set = own(|| panic!("one that synced for itself"));
+    let sync_all = || {
+        syncs.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(1));
         Ok(())
-    });
+    };
     std::thread::scope(|scope| {
         for _ in 0..32 {
             scope.spawn(|| {
                 for _ in 0..10 {
-                    sync_by(&group, &set, || Ok(())).unwrap();
+                    sync_by(&group, &set, sync_all).unwrap();
                 }
             });
         }
     });
-    assert!(alone.load(Ordering::Relaxed) < 320, "nobody shared a sync");
-    assert_eq!(group.state.lock().alone, 0);
-}
-
-#[test]
-fn what_was_quicker_is_done_and_the_other_tried_again() {
-    let mut costs = Costs::default();
-    let ms = Duration::from_millis;
-    assert!(costs.own_is_quicker(1), "tried first");
-    costs.own_of(1).add(ms(4));
-    assert!(!costs.own_is_quicker(1), "tried then");
-    costs.group.add(ms(6));
-    assert!(costs.own_is_quicker(1));
-    assert!(costs.own_is_quicker(9), "not tried with so many");
-    costs.own_of(9).add(ms(30));
-    assert!(!costs.own_is_quicker(15));
-    assert!(costs.own_is_quicker(1));
-    let others = (0..TRY_OTHER_EVERY).filter(|_| !costs.own_is_quicker(1));
-    assert_eq!(others.count(), 1);
-    for _ in 0..20 {
-        costs.own_of(1).add(ms(8));
-    }
-    assert!(!costs.own_is_quicker(1));
+    assert!(syncs.load(Ordering::Relaxed) < 320, "nobody shared a sync");
 }
 
 /// As a lone writer on ext4 without a journal.
@@ -135,12 +103,16 @@ fn without_a_journal_nobody_syncs_for_themselves() {
 }
 
 #[test]
-fn alone_a_writer_syncs_for_itself_and_hears_of_failure() {
+fn after_a_slow_sync_writers_sync_for_themselves_for_a_while() {
     let group = group();
-    assert!(sync_by(&group, &own(lost), no_sync).is_err());
-    assert_eq!(group.state.lock().alone, 0);
-    group.set_busy();
-    sync_by(&group, &own(lost), || Ok(())).unwrap();
+    let began = Instant::now();
+    group.state.lock().avoid_until = Some(began + AVOID);
+    let set = own(lost);
+    assert!(matches!(group.enter(&set, began), Entered::Alone));
+    assert!(matches!(
+        group.enter(&set, began + AVOID),
+        Entered::Member(_)
+    ));
 }
 
 /// The kernel reports what it could not write to the first sync after that, of whomever.
@@ -153,7 +125,6 @@ fn after_a_failed_group_nobody_is_told_success_by_another_sync() {
         count.fetch_add(1, Ordering::Relaxed);
         Ok(())
     });
-    group.set_busy();
     // A stranger's error: what this writer wrote is on disk.
     sync_by(&group, &good, lost).unwrap();
     assert_eq!(alone.load(Ordering::Relaxed), 1);
@@ -165,7 +136,6 @@ fn after_a_failed_group_nobody_is_told_success_by_another_sync() {
         syncs.fetch_add(1, Ordering::Relaxed);
         lost()
     };
-    group.set_busy();
     sync_by(&group, &good, sync_all).unwrap();
     assert_eq!(alone.load(Ordering::Relaxed), 2);
     assert_eq!(syncs.load(Ordering::Relaxed), 1);
@@ -177,7 +147,6 @@ fn members_that_wait_are_not_told_success_after_a_failure() {
     let alone = Arc::new(AtomicUsize::new(0));
     let members = 8;
     let begun = AtomicUsize::new(0);
-    group.set_busy();
     let count = alone.clone();
     let set = own(move || {
         count.fetch_add(1, Ordering::SeqCst);
@@ -204,7 +173,6 @@ fn members_that_wait_are_not_told_success_after_a_failure() {
 #[test]
 fn a_leader_that_does_not_come_to_its_end_leaves_nobody_waiting() {
     let group = group();
-    group.set_busy();
     let alone = Arc::new(AtomicUsize::new(0));
     let count = alone.clone();
     let set = own(move || {
@@ -241,23 +209,12 @@ fn a_leader_that_does_not_come_to_its_end_leaves_nobody_waiting() {
     for member in members {
         member.join().unwrap();
     }
-    // As one who panics by itself.
-    let panics = own(|| panic!("planted"));
-    let mut alone = GroupSync::by(Some(tempfile::tempfile().unwrap().into()));
-    alone.state.get_mut().has_failed = false;
-    let alone = Arc::new(alone);
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        sync_by(&alone, &panics, no_sync)
-    }));
-    assert!(panicked.is_err());
-    assert_eq!(alone.state.lock().alone, 0);
 }
 
 /// On a simulated machine a group's sync is one of all that its members named.
 #[test]
 fn a_simulated_group_syncs_what_its_members_named() {
     let group = GroupSync::simulated();
-    group.set_busy();
     let synced = Arc::new(AtomicUsize::new(0));
     let set = || {
         let count = synced.clone();
@@ -268,7 +225,7 @@ fn a_simulated_group_syncs_what_its_members_named() {
     };
     let enter = || match group.enter(&set(), Instant::now()) {
         Entered::Member(number) => number,
-        Entered::Alone(_) => panic!("alone"),
+        Entered::Alone => panic!("alone"),
     };
     let numbers = [enter(), enter()];
     let Attendance::Leads(mut leading) = group.attend(numbers[0], false) else {

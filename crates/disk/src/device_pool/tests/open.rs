@@ -118,7 +118,6 @@ fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted()
     let alone = Arc::new(AtomicUsize::new(0));
     let count = || alone.load(Ordering::SeqCst);
     let sync_counted = |disk: &Disk| {
-        group_sync(disk).set_busy();
         let alone = alone.clone();
         let own = move || {
             alone.fetch_add(1, Ordering::SeqCst);
