@@ -7,7 +7,7 @@ use http::{HeaderValue, Method};
 
 use crate::container::UPDATE;
 use crate::object::Name;
-use crate::request::{Incoming, Target};
+use crate::request::{Incoming, Rules, Target};
 use crate::state::Proxy;
 use crate::status;
 
@@ -15,7 +15,12 @@ impl Proxy {
     /// Rarely needed branches are boxed: a future has room for its largest branch, is moved, and is
     /// nested in many others.
     async fn handle(&self, request: Request) -> Response {
-        let mut incoming = match self.accept(request) {
+        let rules = Rules {
+            constraints: &self.constraints,
+            denied_hosts: &self.options.deny_host_headers,
+            clock: &self.clock,
+        };
+        let mut incoming = match rules.parse(request) {
             Ok(incoming) => incoming,
             Err(refused) => return refused,
         };

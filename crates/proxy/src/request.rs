@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use cairn_http::params::{self, Params};
-use cairn_http::{Body, Context, Request, Response, respond};
+use cairn_http::{Body, Clock, Context, Request, Response, respond};
 use cairn_peer::LoadedRing;
 use cairn_types::{Constraints, Timestamp};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 
-use crate::state::Proxy;
 use crate::status;
 
 /// The entity that a path names.
@@ -101,9 +100,18 @@ impl Incoming {
     }
 }
 
-impl Proxy {
-    /// Parses the parts common to all requests: path, parameters, timestamp.
-    pub(crate) fn accept(&self, request: Request) -> Result<Incoming, Response> {
+/// The rules that a request's head is parsed by.
+pub(crate) struct Rules<'a> {
+    pub(crate) constraints: &'a Constraints,
+    /// Hosts that are refused (`deny_host_headers`).
+    pub(crate) denied_hosts: &'a [String],
+    /// Gives a request its timestamp.
+    pub(crate) clock: &'a Clock,
+}
+
+impl Rules<'_> {
+    /// Parses the parts common to all requests: path, parameters, timestamp. The error is the response.
+    pub(crate) fn parse(&self, request: Request) -> Result<Incoming, Response> {
         let (mut parts, body) = request.into_parts();
         let context = Context::of(&parts);
         let allow_reserved = context.allow_reserved
@@ -117,7 +125,7 @@ impl Proxy {
         if let Some(token) = parts.headers.get("x-storage-token").cloned() {
             parts.headers.entry("x-auth-token").or_insert(token);
         }
-        let target = parse_target(parts.uri.path(), &self.constraints, allow_reserved)?;
+        let target = parse_target(parts.uri.path(), self.constraints, allow_reserved)?;
         if self.is_host_denied(&parts.headers) {
             return Err(status::denied_host());
         }
@@ -141,11 +149,10 @@ impl Proxy {
         })
     }
 
-    fn is_host_denied(&self, headers: &http::HeaderMap) -> bool {
-        let denied = &self.options.deny_host_headers;
+    fn is_host_denied(&self, headers: &HeaderMap) -> bool {
         let host = respond::header(headers, "host").unwrap_or("");
         let host = host.split(':').next().unwrap_or("");
-        !denied.is_empty() && denied.iter().any(|d| d == host)
+        self.denied_hosts.iter().any(|denied| denied == host)
     }
 }
 
