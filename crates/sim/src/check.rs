@@ -224,10 +224,7 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
         }
         let content = first.and_then(|replica| replica.content.as_ref());
         let writes = model.objects.writes(name);
-        // It has expired, and the expirer may not learn of it, as listings may not.
-        let is_left = seen.is_none()
-            && writes.iter().any(|w| w.change.delete_at().is_some())
-            && !must_be_listed(cluster, &writes);
+        let is_left = seen.is_none() && may_outlive_its_expiry(cluster, name, &writes);
         if content != seen.as_ref().map(|seen| &seen.etag) && !is_left {
             wrong.push(format!(
                 "{container}/{object}: on disk {first:?}, read {seen:?}"
@@ -341,7 +338,8 @@ async fn check_listing(
             continue;
         }
         let writes = model.objects.writes(name);
-        if must_be_listed(cluster, &writes) {
+        let is_left = seen.is_none() && may_outlive_its_expiry(cluster, name, &writes);
+        if must_be_listed(cluster, &writes) && !is_left {
             wrong.push(format!("{name:?} is listed as {listed:?}, and is {seen:?}"));
         }
     }
@@ -433,8 +431,28 @@ fn check_databases(
 }
 
 /// Whether listings and the expirer's queue must include the object.
-pub(crate) fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
+fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
     is_certain(writes) && !may_have_been_replaced(cluster, writes)
+}
+
+/// Whether an object may remain after its expiry, because the expirer does not learn of it: listings
+/// may lack it, as the expirer's queue may; or the queue lost its entry. A server that takes a POST
+/// removes the entry of the expiry before. If no other server took the POST, so that it was not
+/// acknowledged, and the content of that one replica rots, it is quarantined with the POST, and the
+/// other replicas have the earlier expiry without an entry. OpenStack Swift removes entries in the same
+/// way.
+pub(crate) fn may_outlive_its_expiry(cluster: &Cluster, name: &Name, writes: &[Write]) -> bool {
+    let is_lost_post = |w: &Write| matches!(w.change, Change::Post { .. }) && !w.is_acknowledged();
+    let hash = hash_path()
+        .hash(ACCOUNT, Some(&name.0), Some(&name.1))
+        .hex();
+    let has_rotted = || {
+        let rotten = cluster.shared.rotten.lock();
+        rotten.iter().any(|(_, rotten, _)| *rotten == hash)
+    };
+    let expires = writes.iter().any(|w| w.change.delete_at().is_some());
+    let is_entry_lost = || writes.iter().any(is_lost_post) && has_rotted();
+    expires && (!must_be_listed(cluster, writes) || is_entry_lost())
 }
 
 /// Whether a row may have been lost with a replaced disk. Each object server updates one container

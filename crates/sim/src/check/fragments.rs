@@ -7,10 +7,10 @@ use cairn_erasure::Codec;
 use cairn_types::ErasureScheme;
 use md5::{Digest, Md5};
 
-use super::{Files, Objects, files_of, must_be_listed};
+use super::{Files, Objects, files_of, may_outlive_its_expiry};
 use crate::client::ACCOUNT;
 use crate::cluster::{Cluster, hash_path};
-use crate::model::{Model, Name, Seen};
+use crate::model::{Model, Seen};
 use crate::policies::{FRAGMENTS_INDEX, IN_FRAGMENTS, scheme};
 use crate::shared::NODES;
 
@@ -38,7 +38,10 @@ pub(crate) fn check(cluster: &Cluster, model: &Model, objects: &Objects, wrong: 
         let there: Vec<Files> = (0..NODES).map(has).collect();
         let is_right = match seen {
             Some(seen) => are_fragments(model, &scheme, seen, &there, &by_node),
-            None => are_gone(&there, &by_node) || is_left(cluster, model, name),
+            None => {
+                let writes = model.objects.writes(name);
+                are_gone(&there, &by_node) || may_outlive_its_expiry(cluster, name, &writes)
+            }
         };
         if !is_right {
             wrong.push(format!(
@@ -122,13 +125,6 @@ fn are_gone(there: &[Files], by_node: &[Option<usize>]) -> bool {
     let mut tombstones = there.iter().zip(by_node).filter(|(_, f)| f.is_some());
     let first = tombstones.next().map(|(files, _)| files);
     there.iter().zip(by_node).all(is_right) && tombstones.all(|(files, _)| Some(files) == first)
-}
-
-/// Whether the object may remain after its expiry: the expirer may not learn of it, as listings may
-/// not.
-fn is_left(cluster: &Cluster, model: &Model, name: &Name) -> bool {
-    let writes = model.objects.writes(name);
-    writes.iter().any(|w| w.change.delete_at().is_some()) && !must_be_listed(cluster, &writes)
 }
 
 /// Whether this is the MD5 of a fragment's file of any content ever sent.
