@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 
+use crate::engine::EngineName;
 use crate::probe::{self, Probe};
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::conf::users;
@@ -57,6 +58,9 @@ pub(crate) struct Functional {
     /// With objects encrypted so that changes are noticed, which Swift cannot do
     #[arg(long, conflicts_with_all = ["url", "upstream"])]
     pub(crate) authenticated: bool,
+    /// The engine of all policies
+    #[arg(long, value_enum, conflicts_with_all = ["url", "upstream"])]
+    pub(crate) engine: Option<EngineName>,
     /// A running endpoint instead of a store of our own; its accounts must be empty
     #[arg(long)]
     pub(crate) url: Option<String>,
@@ -193,6 +197,7 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
         }
         None => {
             let mut store = store(&dir.path().join("data"), None, options.coded)?;
+            EngineName::set(options.engine, &store)?;
             if options.authenticated {
                 store.encrypt(&[("authenticated", "true")])?;
             } else if options.encryption {

@@ -22,6 +22,8 @@ use cairn_testkit::random::Random;
 use cairn_testkit::wire::Account;
 use cairn_testkit::workspace;
 
+use crate::engine::EngineName;
+
 const WORKERS: usize = 8;
 const KEYS_PER_WORKER: usize = 30;
 
@@ -36,6 +38,9 @@ pub(crate) struct Options {
     /// Instead: one of four devices is removed, then one is read-only
     #[arg(long)]
     pub(crate) device_gone: bool,
+    /// The engine of all policies
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<EngineName>,
     /// Keep the store's folder for a look when something is lost
     #[arg(long)]
     pub(crate) keep: bool,
@@ -43,7 +48,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.device_gone {
-        return device::run();
+        return device::run(options.engine);
     }
     let dir = workspace::scratch("crash")?;
     let result = rounds(options, dir.path());
@@ -55,6 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn rounds(options: &Options, dir: &std::path::Path) -> Result<()> {
     let mut store = Cairn::create(&workspace::build_cairn()?, dir, None)?;
+    EngineName::set(options.engine, &store)?;
     store.start(Spread::OneProcess)?;
     let mut account = Account::login(store.port())?;
     for c in 0..CONTAINERS {

@@ -24,6 +24,8 @@ use clap::Args;
 
 use cairn_testkit::report::Report;
 use cairn_testkit::workspace;
+
+use crate::engine::EngineName;
 pub(crate) use cases::Case;
 pub(crate) use disk::FileSystem;
 
@@ -49,6 +51,9 @@ pub(crate) struct Options {
     /// Say of each round what was lost, all of it
     #[arg(long)]
     pub(crate) verbose: bool,
+    /// The engine of all policies
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<EngineName>,
     /// Keep the stores' confs and logs for a look
     #[arg(long)]
     pub(crate) keep: bool,
@@ -77,6 +82,7 @@ impl Options {
             seed: 1,
             jobs: 2,
             verbose: false,
+            engine: None,
             keep: false,
         }
     }
@@ -147,6 +153,7 @@ fn rounds(
                 binary,
                 file_system,
                 seed: options.seed.wrapping_mul(1000) + round,
+                engine: options.engine,
                 keep: options.keep,
             };
             let outcome = case.round(&setup);

@@ -13,6 +13,7 @@ mod conformance;
 mod console;
 mod crash;
 mod docs;
+mod engine;
 mod faults;
 mod fuzz;
 mod hosts;

@@ -15,12 +15,15 @@ use cairn_testkit::random::Random;
 use cairn_testkit::wire::Account;
 use cairn_testkit::workspace;
 
+use crate::engine::EngineName;
+
 const KEYS: usize = 120;
 
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(engine: Option<EngineName>) -> Result<()> {
     for fault in [Fault::Removed, Fault::ReadOnly] {
         let dir = workspace::scratch("device")?;
         let mut store = Cairn::create(&workspace::build_cairn()?, dir.path(), None)?;
+        EngineName::set(engine, &store)?;
         store.start(Spread::OneProcess)?;
         with_fault(&mut store, fault)
             .map_err(|e| e.context(format!("{fault:?}\n{}", store.log_tail())))?;

@@ -19,6 +19,7 @@ use clap::ValueEnum;
 use super::Outcome;
 use super::disk::FileSystem;
 use super::rig::{Rig, Shape};
+use crate::engine::EngineName;
 use cairn_testkit::model::load::Counts;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,6 +61,7 @@ pub(super) struct Setup<'a> {
     pub(super) binary: &'a Path,
     pub(super) file_system: FileSystem,
     pub(super) seed: u64,
+    pub(super) engine: Option<EngineName>,
     pub(super) keep: bool,
 }
 
@@ -78,7 +80,7 @@ impl Setup<'_> {
             shared: false,
         };
         change(&mut shape);
-        Rig::new(self.binary, shape, self.seed, self.keep)
+        Rig::new(self.binary, shape, self.seed, self.engine, self.keep)
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
 use super::disk::{Disk, FileSystem, PREFIX};
+use crate::engine::EngineName;
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::model::keys::{Key, State, Write, next_version};
 use cairn_testkit::model::{check, load};
@@ -48,6 +49,7 @@ impl Rig {
         binary: &std::path::Path,
         shape: Shape,
         seed: u64,
+        engine: Option<EngineName>,
         keep: bool,
     ) -> Result<Rig> {
         let mut dir = workspace::scratch(PREFIX)?;
@@ -61,6 +63,7 @@ impl Rig {
         if shape.coded {
             store.add_policy(true)?;
         }
+        EngineName::set(engine, &store)?;
         let mut random = Random::new(seed);
         let mut mount_points = store.devices()?;
         ensure!(
