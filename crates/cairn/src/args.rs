@@ -71,10 +71,10 @@ pub(crate) enum Command {
     ///
     /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
     Init(init::Arguments),
-    /// Look at a device's volumes (docs/pebbles.md)
+    /// Look at a device's volumes, and move objects from files to volumes or back (docs/pebbles.md)
     ///
-    /// Nothing is written. A server must not have them open; one that is asked for them meanwhile answers
-    /// with errors.
+    /// ls, check and cat write nothing; import and export move all objects. A server must not have the
+    /// volumes open; one that is asked for them meanwhile answers with errors.
     #[command(subcommand)]
     Pebbles(cairn_tools::pebbles::PebblesCommand),
     /// Build, inspect and rebalance rings (swift-ring-builder)

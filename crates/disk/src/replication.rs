@@ -19,8 +19,8 @@ use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::diskfile::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 use crate::engine::{
-    Contents, ObjectEngine, ObjectKey, ObjectState, OpenOptions, Purge, ReplicationLock, Reverted,
-    Sendable,
+    Contents, ObjectEngine, ObjectId, ObjectKey, ObjectState, OpenOptions, PartitionKey, Purge,
+    ReplicationLock, Reverted, Sendable,
 };
 use crate::error::DiskError;
 use crate::layout::{FileEntry, FileKind, FragmentChoice, OnDiskFiles, hash_dir, partition_dir};
@@ -408,17 +408,76 @@ pub(crate) fn remove_unchanged(
     remove_files(disk, &hash_dir(policy, partition, hash), state)
 }
 
+/// As [`remove_unchanged`], of the files that the policy has; with others the directory stays.
+pub(crate) fn remove_own(
+    disk: &Disk,
+    unique: Option<u32>,
+    object: ObjectId,
+    state: &ObjectState,
+) -> Result<bool, DiskError> {
+    let PartitionKey { policy, partition } = object.at;
+    let partition_dir = partition_dir(policy, partition);
+    let _lock = invalidating_durably(disk, &partition_dir, &[object.hash.suffix()])?;
+    let dir = hash_dir(policy, partition, object.hash);
+    remove_files_of(disk, &dir, state, |kind| is_own(kind, unique))
+}
+
+/// Whether a policy, of `unique` different fragments if it is an erasure-coded one, has such files.
+fn is_own(kind: FileKind, unique: Option<u32>) -> bool {
+    match kind {
+        FileKind::Meta | FileKind::Tombstone | FileKind::Overflow => true,
+        FileKind::Data => unique.is_none(),
+        FileKind::Durable => unique.is_some(),
+        FileKind::Fragment { index, .. } => unique.is_some_and(|unique| index < unique),
+        FileKind::Other => false,
+    }
+}
+
 fn remove_files(disk: &Disk, dir: &str, state: &ObjectState) -> Result<bool, DiskError> {
     let names = names_of(disk, dir)?;
     if state_of(&names) != *state {
         return Ok(false);
     }
+    remove_names(disk, dir, &names)
+}
+
+/// Order of removal. What is left when it is cut short is a version that was there, or nothing:
+/// content is not without its overflow, and metadata not without its content.
+fn removal_rank(kind: FileKind) -> u8 {
+    match kind {
+        FileKind::Meta => 0,
+        FileKind::Data | FileKind::Fragment { .. } => 1,
+        FileKind::Tombstone => 2,
+        FileKind::Durable | FileKind::Overflow | FileKind::Other => 3,
+    }
+}
+
+fn remove_files_of(
+    disk: &Disk,
+    dir: &str,
+    state: &ObjectState,
+    is_own: impl Fn(FileKind) -> bool,
+) -> Result<bool, DiskError> {
+    let names = names_of(disk, dir)?;
+    if state_of(&names) != *state {
+        return Ok(false);
+    }
+    let entries = names.iter().filter_map(|name| FileEntry::parse(name));
+    let mut own: Vec<FileEntry> = entries.filter(|entry| is_own(entry.kind)).collect();
+    // The older first, so that no older version counts again.
+    own.sort_by_key(|entry| (removal_rank(entry.kind), entry.timestamp));
+    let names: Vec<String> = own.into_iter().map(|entry| entry.name).collect();
+    remove_names(disk, dir, &names)
+}
+
+/// Removes files, and their directory if it is empty then.
+fn remove_names(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskError> {
     let fd = match open_dir(disk, dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(true),
         Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
     };
-    for name in &names {
+    for name in names {
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }

@@ -154,6 +154,16 @@ impl Handover for DiskFileEngine {
         replication::remove_unchanged(disk, policy, partition, object.hash, state)
     }
 
+    fn remove_own(
+        &self,
+        disk: &Disk,
+        object: ObjectId,
+        state: &ObjectState,
+    ) -> Result<bool, DiskError> {
+        let unique = self.unique_fragments(object.at.policy);
+        replication::remove_own(disk, unique, object, state)
+    }
+
     fn quarantine_unchanged(
         &self,
         disk: &Disk,

@@ -24,6 +24,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tracing::warn;
 
+use crate::role::{DaemonKind, Role};
+
 /// Timeout for the short flock under which locks are tested.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -59,6 +61,32 @@ impl FolderLock {
                 Ok(FolderLock(None))
             }
         }
+    }
+
+    /// Locks a folder of devices against all servers and daemons of objects, for a tool that
+    /// needs the devices for itself.
+    ///
+    /// # Errors
+    /// One of them serves the folder, or the folder cannot be locked.
+    pub fn all_of_objects(folder: &Path) -> Result<Vec<FolderLock>> {
+        let beside = DaemonKind::ALL.into_iter();
+        let beside = beside.filter(|kind| Role::beside(*kind) == Role::Object);
+        let mut roles: Vec<String> = beside.map(|kind| kind.name().to_owned()).collect();
+        let server = Role::Object.as_str();
+        roles.extend([server.to_owned(), format!("{server}-replication")]);
+        let lock = |role: String| match lock_range(folder, &role) {
+            Ok(file) => Ok(FolderLock(Some(file))),
+            Err(Refused::Held(by)) => bail!(
+                "{} is served by the {role} process{by}: stop all servers and daemons of its \
+                 devices first",
+                folder.display()
+            ),
+            Err(Refused::NoFile(error) | Refused::Failed(error)) => Err(error).with_context(|| {
+                let folder = folder.display();
+                format!("{folder}: cannot lock this folder against servers")
+            }),
+        };
+        roles.into_iter().map(lock).collect()
     }
 
     /// Locks a data folder of `cairn up`.
@@ -159,8 +187,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::role::DaemonKind;
-    use crate::role::Role;
 
     #[test]
     fn one_holder_per_role() {
@@ -180,6 +206,25 @@ mod tests {
         let _again = FolderLock::devices(folder.path(), "object").unwrap();
         // Any file there would look like a device.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_tool_has_the_devices_for_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        for role in ["object", "object-replication", "object-auditor"] {
+            let server = FolderLock::devices(folder.path(), role).unwrap();
+            let refused = FolderLock::all_of_objects(folder.path()).unwrap_err();
+            let wanted = format!("served by the {role} process");
+            assert!(refused.to_string().contains(&wanted), "{refused}");
+            drop(server);
+            let tool = FolderLock::all_of_objects(folder.path()).unwrap();
+            assert!(FolderLock::devices(folder.path(), role).is_err());
+            drop(tool);
+        }
+        let _containers = FolderLock::devices(folder.path(), "container").unwrap();
+        FolderLock::all_of_objects(folder.path()).unwrap();
+        // It would not be noticed that servers come.
+        FolderLock::all_of_objects(&folder.path().join("missing")).unwrap_err();
     }
 
     #[test]

@@ -1,4 +1,7 @@
-//! `cairn pebbles`: inspection of a device's volumes, read-only, while no server has them open.
+//! `cairn pebbles`: inspection of a device's volumes, read-only, and migration from files to volumes
+//! and back, while no server has them open.
+
+mod migrate;
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -9,6 +12,8 @@ use cairn_pebbles::object::{Entry, EntryKind};
 use cairn_types::ObjectHash;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+
+use migrate::{Direction, Migrate};
 
 #[derive(Debug, Subcommand)]
 pub enum PebblesCommand {
@@ -31,6 +36,16 @@ pub enum PebblesCommand {
         /// Its hash, or /account/container/object
         object: String,
     },
+    /// Move a device's objects from files to volumes, with the servers and daemons stopped
+    ///
+    /// For policies whose diskfile_module in swift.conf is the engine of volumes. An object is durable
+    /// in the volumes before its files are removed; a run that was killed goes on when it is run again.
+    /// Exit code 1 where something is left.
+    Import(Migrate),
+    /// Move a device's objects from volumes back to files, with the servers and daemons stopped
+    ///
+    /// For policies whose diskfile_module in swift.conf is that of files. As safe as import.
+    Export(Migrate),
 }
 
 #[derive(Debug, Args)]
@@ -63,7 +78,7 @@ fn open(device: &Path) -> Result<Vec<Inspected>> {
     Ok(stores)
 }
 
-/// Runs the command; true if nothing is damaged.
+/// Runs the command; true if nothing is damaged, or left where it was.
 ///
 /// # Errors
 /// A server has the volumes open, they cannot be read, or the object is not there.
@@ -73,6 +88,8 @@ pub fn run(command: PebblesCommand, out: impl Write) -> Result<bool> {
         PebblesCommand::Ls { devices, json } => list(&devices, json, &mut out).map(|()| true),
         PebblesCommand::Check(devices) => check(&devices, &mut out),
         PebblesCommand::Cat { device, object } => cat(&device, &object, &mut out).map(|()| true),
+        PebblesCommand::Import(called) => migrate::run(&called, Direction::Import, &mut out),
+        PebblesCommand::Export(called) => migrate::run(&called, Direction::Export, &mut out),
     }?;
     out.flush()?;
     Ok(is_sound)

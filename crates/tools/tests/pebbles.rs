@@ -5,10 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::Upkeep;
+use cairn_disk::engine::{Content, Upkeep};
 use cairn_disk::{
-    Devices, DevicesConfig, Disk, Durability, FallocateReserve, Metadata, ObjectEngine, ObjectKey,
+    Devices, DevicesConfig, Disk, DiskFileConfig, DiskFileEngine, Durability, FallocateReserve,
+    Metadata, ObjectEngine, ObjectKey, OpenOptions,
 };
+use cairn_node::lock::FolderLock;
 use cairn_pebbles::{PebblesConfig, PebblesEngine};
 use cairn_tools::pebbles::{PebblesCommand, run};
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
@@ -53,7 +55,7 @@ fn key(name: &str) -> ObjectKey {
     }
 }
 
-fn put(engine: &PebblesEngine, disk: &Disk, name: &str, body: &[u8]) {
+fn put(engine: &dyn ObjectEngine, disk: &Disk, name: &str, body: &[u8]) {
     let metadata: Metadata = [
         ("X-Timestamp", Timestamp::from_secs(1_000_000).internal()),
         ("Content-Length", body.len().to_string()),
@@ -181,4 +183,81 @@ fn damage_is_found(device: &Path) {
         call(&["cat", device, "/a/c/small/one"]).unwrap_err()
     );
     assert!(unread.contains("does not match"), "{unread}");
+}
+
+#[test]
+fn a_device_is_imported_and_exported() {
+    let root = tempfile::tempdir().unwrap();
+    let disk = disk_in(root.path());
+    let config = DiskFileConfig::default();
+    let engine = DiskFileEngine::new(hash_path(), &PolicySet::single(), config);
+    put(&engine, &disk, "small/one", b"a small body");
+    put(&engine, &disk, "large", &vec![7; LARGE]);
+    let conf = |module: &str| {
+        let text = format!(
+            "[swift-hash]\nswift_hash_path_suffix = test\n[storage-policy:0]\nname = gold\n\
+             default = yes\ndiskfile_module = {module}\n"
+        );
+        std::fs::write(root.path().join("swift.conf"), text).unwrap();
+    };
+    let (device, etc) = (root.path().join("d"), root.path().to_str().unwrap());
+    let device = device.to_str().unwrap();
+    let volume_bytes = "--volume-bytes";
+    let options = ["--stopped", "--swift-dir", etc, volume_bytes, "16777216"];
+    let migrate =
+        |direction, more: &[&str]| call(&[&[direction, device][..], &options, more].concat());
+    const ANYWHERE: &[&str] = &["--skip-mount-check"];
+
+    conf("egg:swift#replication.fs");
+    let refused = migrate("import", ANYWHERE).unwrap_err().to_string();
+    assert!(refused.contains("diskfile_module"), "{refused}");
+    conf("egg:cairn#unsafe_pebbles");
+    let refused = migrate("import", &["--skip-mount-check", "--policy", "silver"]);
+    assert!(refused.unwrap_err().to_string().contains("silver"));
+    let refused = format!("{:#}", migrate("import", &[]).unwrap_err());
+    assert!(refused.contains("mount"), "{refused}");
+    refuses_what_may_be_in_use(root.path(), || migrate("import", ANYWHERE));
+    let unsaid = call(&["import", device, "--swift-dir", etc]).unwrap_err();
+    assert!(unsaid.to_string().contains("--stopped"), "{unsaid}");
+    let (is_all, said) = migrate("import", ANYWHERE).unwrap();
+    assert!(
+        is_all && said.contains("policy gold: 2 moved, 0 left"),
+        "{said}"
+    );
+    let (_, listed) = call(&["ls", device]).unwrap();
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    let (_, body) = call(&["cat", device, "/a/c/small/one"]).unwrap();
+    assert_eq!(body, "a small body");
+
+    let refused = migrate("export", ANYWHERE).unwrap_err().to_string();
+    assert!(refused.contains("diskfile_module"), "{refused}");
+    conf("replication.fs");
+    let (is_all, said) = migrate("export", &["--skip-mount-check", "--policy", "0"]).unwrap();
+    assert!(is_all && said.contains("2 moved, 0 left"), "{said}");
+    assert_eq!(call(&["ls", device]).unwrap().1, "");
+    let mut options = OpenOptions::metadata(Timestamp::from_secs(1_000_001));
+    options.inline_limit = 100;
+    let open = engine.open(&disk, &key("small/one"), &options).unwrap();
+    assert!(matches!(open.content, Content::Inline(body) if body == "a small body"));
+}
+
+/// A device whose folder a server of files, or a daemon, has; one of another user.
+fn refuses_what_may_be_in_use(root: &Path, import: impl Fn() -> anyhow::Result<(bool, String)>) {
+    let refusal = || format!("{:#}", import().unwrap_err());
+    for role in ["object", "object-replicator"] {
+        let _server = FolderLock::devices(root, role).unwrap();
+        let refused = refusal();
+        assert!(
+            refused.contains(&format!("served by the {role} process")),
+            "{refused}"
+        );
+    }
+    let device = root.join("d");
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&device, Some(1), None).unwrap();
+        let refused = refusal();
+        assert!(refused.contains("is of user 1"), "{refused}");
+        std::os::unix::fs::chown(&device, Some(0), None).unwrap();
+    }
+    assert!(!device.join("pebbles").exists());
 }

@@ -35,6 +35,11 @@ pub(super) struct Shape {
     pub(super) shared: bool,
 }
 
+/// Whether a file of a device holds objects: one of them, or a volume of many.
+pub(super) fn holds_objects(path: &str) -> bool {
+    path.contains("/objects/") || path.contains("/pebbles/")
+}
+
 /// Fields in drop order: processes before the disks they use.
 pub(super) struct Rig {
     pub(super) store: Cairn,

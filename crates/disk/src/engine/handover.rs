@@ -152,6 +152,17 @@ pub trait Handover {
         state: &ObjectState,
     ) -> Result<bool, DiskError>;
 
+    /// Removes what the engine itself writes of an object in this policy; false if its state has
+    /// changed, or something else stays.
+    fn remove_own(
+        &self,
+        disk: &Disk,
+        object: ObjectId,
+        state: &ObjectState,
+    ) -> Result<bool, DiskError> {
+        self.remove_unchanged(disk, object, state)
+    }
+
     /// Quarantines an object; false if its state has changed.
     fn quarantine_unchanged(
         &self,

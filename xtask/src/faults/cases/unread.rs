@@ -19,7 +19,7 @@ pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
         .into_iter()
         .take(1 + setup.seed as usize % 2)
     {
-        let files = rig.files(number, |path| path.contains("/objects/"));
+        let files = rig.files(number, rig::holds_objects);
         let disk = &rig.disks[number];
         disk.fail(Op::Read, disk.places(&files));
     }
@@ -44,7 +44,7 @@ pub(super) fn moment(setup: &Setup<'_>) -> Result<Outcome> {
     let mut rig = setup.shaped(|shape| shape.coded = setup.seed.is_multiple_of(2))?;
     let (keys, counts) = written(&mut rig)?;
     for number in 0..rig.disks.len() {
-        let files = rig.files(number, |path| path.contains("/objects/"));
+        let files = rig.files(number, rig::holds_objects);
         let disk = &rig.disks[number];
         disk.fail(Op::Read, disk.places(&files));
     }
