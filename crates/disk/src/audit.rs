@@ -235,9 +235,7 @@ mod tests {
         };
         let id = |hash| PartitionKey::new(policy, partition).object(hash);
         let of = |hash| object_state(&disk, id(hash)).unwrap();
-        let remove = |hash, state: &ObjectState| {
-            remove_unchanged(&disk, policy, partition, hash, state).unwrap()
-        };
+        let remove = |hash, state: &ObjectState| remove_unchanged(&disk, id(hash), state).unwrap();
         let quarantine =
             |hash, state: &ObjectState| quarantine_unchanged(&disk, id(hash), state, "test");
         let (one, other) = (ObjectHash([1; 16]), ObjectHash([2; 16]));

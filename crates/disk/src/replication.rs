@@ -305,7 +305,7 @@ pub(crate) fn remove_contents(
         suffixes.dedup();
         let _lock = invalidating_durably(disk, &dir, &suffixes)?;
         for (suffix, hash, state) in together {
-            if remove_files(disk, &hash_dir(policy, partition, *hash), state)? {
+            if remove_files(disk, &hash_dir(policy, partition, *hash), state, |_| true)? {
                 removed += 1;
                 remove_dir(disk, &format!("{dir}/{suffix}"));
             }
@@ -398,31 +398,35 @@ pub(crate) fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError>
 /// invalidated: others must not assume that we have this object.
 pub(crate) fn remove_unchanged(
     disk: &Disk,
-    policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
+    object: ObjectId,
     state: &ObjectState,
 ) -> Result<bool, DiskError> {
-    let partition_dir = partition_dir(policy, partition);
-    let _lock = invalidating_durably(disk, &partition_dir, &[hash.suffix()])?;
-    remove_files(disk, &hash_dir(policy, partition, hash), state)
+    remove_object(disk, object, state, |_| true)
 }
 
-/// As [`remove_unchanged`], of the files that the policy has; with others the directory stays.
+/// As [`remove_unchanged`], of the files that the policy has, of `unique` different fragments if it
+/// is an erasure-coded one; with others the directory stays.
 pub(crate) fn remove_own(
     disk: &Disk,
     unique: Option<u32>,
     object: ObjectId,
     state: &ObjectState,
 ) -> Result<bool, DiskError> {
+    remove_object(disk, object, state, |kind| is_own(kind, unique))
+}
+
+fn remove_object(
+    disk: &Disk,
+    object: ObjectId,
+    state: &ObjectState,
+    goes: impl Fn(FileKind) -> bool,
+) -> Result<bool, DiskError> {
     let PartitionKey { policy, partition } = object.at;
     let partition_dir = partition_dir(policy, partition);
     let _lock = invalidating_durably(disk, &partition_dir, &[object.hash.suffix()])?;
-    let dir = hash_dir(policy, partition, object.hash);
-    remove_files_of(disk, &dir, state, |kind| is_own(kind, unique))
+    remove_files(disk, &hash_dir(policy, partition, object.hash), state, goes)
 }
 
-/// Whether a policy, of `unique` different fragments if it is an erasure-coded one, has such files.
 fn is_own(kind: FileKind, unique: Option<u32>) -> bool {
     match kind {
         FileKind::Meta | FileKind::Tombstone | FileKind::Overflow => true,
@@ -433,14 +437,6 @@ fn is_own(kind: FileKind, unique: Option<u32>) -> bool {
     }
 }
 
-fn remove_files(disk: &Disk, dir: &str, state: &ObjectState) -> Result<bool, DiskError> {
-    let names = names_of(disk, dir)?;
-    if state_of(&names) != *state {
-        return Ok(false);
-    }
-    remove_names(disk, dir, &names)
-}
-
 /// Order of removal. What is left when it is cut short is a version that was there, or nothing:
 /// content is not without its overflow, and metadata not without its content.
 fn removal_rank(kind: FileKind) -> u8 {
@@ -448,36 +444,41 @@ fn removal_rank(kind: FileKind) -> u8 {
         FileKind::Meta => 0,
         FileKind::Data | FileKind::Fragment { .. } => 1,
         FileKind::Tombstone => 2,
-        FileKind::Durable | FileKind::Overflow | FileKind::Other => 3,
+        FileKind::Durable | FileKind::Overflow => 3,
+        FileKind::Other => 4,
     }
 }
 
-fn remove_files_of(
+/// Removes those of an object's files that go, and their directory if it is empty then; false if
+/// the files are not these, or some stay.
+fn remove_files(
     disk: &Disk,
     dir: &str,
     state: &ObjectState,
-    is_own: impl Fn(FileKind) -> bool,
+    goes: impl Fn(FileKind) -> bool,
 ) -> Result<bool, DiskError> {
     let names = names_of(disk, dir)?;
     if state_of(&names) != *state {
         return Ok(false);
     }
-    let entries = names.iter().filter_map(|name| FileEntry::parse(name));
-    let mut own: Vec<FileEntry> = entries.filter(|entry| is_own(entry.kind)).collect();
-    // The older first, so that no older version counts again.
-    own.sort_by_key(|entry| (removal_rank(entry.kind), entry.timestamp));
-    let names: Vec<String> = own.into_iter().map(|entry| entry.name).collect();
-    remove_names(disk, dir, &names)
-}
-
-/// Removes files, and their directory if it is empty then.
-fn remove_names(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskError> {
     let fd = match open_dir(disk, dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(true),
         Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
     };
+    let mut going: Vec<(u8, Timestamp, String)> = Vec::new();
     for name in names {
+        let (kind, timestamp) = FileEntry::parse(&name)
+            .map_or((FileKind::Other, Timestamp::ZERO), |entry| {
+                (entry.kind, entry.timestamp)
+            });
+        if goes(kind) {
+            going.push((removal_rank(kind), timestamp, name));
+        }
+    }
+    // The older first, so that no older version counts again.
+    going.sort();
+    for (_, _, name) in &going {
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }

@@ -150,8 +150,7 @@ impl Handover for DiskFileEngine {
         object: ObjectId,
         state: &ObjectState,
     ) -> Result<bool, DiskError> {
-        let PartitionKey { policy, partition } = object.at;
-        replication::remove_unchanged(disk, policy, partition, object.hash, state)
+        replication::remove_unchanged(disk, object, state)
     }
 
     fn remove_own(

@@ -148,4 +148,4 @@ impl Engine for PebblesEngine {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

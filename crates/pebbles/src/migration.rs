@@ -116,9 +116,6 @@ impl Migration {
         if idle_close < IDLE_CLOSE {
             return Err(MigrationError::WouldLetGo(idle_close));
         }
-        // Opened first: volumes that a server has open are refused before anything is moved.
-        self.from.open_device(&disk)?;
-        self.to.open_device(&disk)?;
         let partitions = self.from.partitions(&disk, self.policy)?;
         let queue = Mutex::new(partitions.into_iter());
         let ended: Vec<_> = std::thread::scope(|scope| {

@@ -30,11 +30,11 @@ struct Setup {
     engine: PebblesEngine,
 }
 
-fn hash_path() -> HashPath {
+pub(crate) fn hash_path() -> HashPath {
     HashPath::new("", "test")
 }
 
-fn policies(is_coded: bool) -> PolicySet {
+pub(crate) fn policies(is_coded: bool) -> PolicySet {
     if !is_coded {
         return PolicySet::single();
     }

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve};
-use cairn_types::{EcType, ErasureScheme, PolicyKind, PolicySet, SplitMix, StoragePolicy};
-use cairn_types::{HashPath, PolicyIndex};
+use cairn_types::{PolicyIndex, SplitMix};
 
 use super::*;
+use crate::engine::tests::{hash_path, policies};
 use crate::{PebblesConfig, PebblesEngine};
 
 const POLICY: PolicyIndex = PolicyIndex(0);
@@ -20,22 +20,6 @@ struct Setup {
     device: Arc<Device>,
     files: Arc<dyn Engine>,
     volumes: Arc<dyn Engine>,
-}
-
-fn hash_path() -> HashPath {
-    HashPath::new("", "test")
-}
-
-fn policies(is_coded: bool) -> PolicySet {
-    if !is_coded {
-        return PolicySet::single();
-    }
-    let scheme = ErasureScheme::new(EcType::IsaLRsVand, 4, 2).unwrap();
-    let policy = StoragePolicy {
-        kind: PolicyKind::ErasureCoding(scheme),
-        ..PolicySet::single().iter().next().unwrap().clone()
-    };
-    PolicySet::new(vec![policy]).unwrap()
 }
 
 impl Setup {
@@ -396,10 +380,13 @@ fn metadata_goes_before_its_content() {
     std::fs::create_dir_all(data.join("d")).unwrap();
     let (disk, id) = (setup.disk(), key("o").id());
     let state = setup.files.state(&disk, id).unwrap();
+    let meta = folder.join(name(1_000_001, "meta"));
     setup.files.remove_own(&disk, id, &state).unwrap_err();
-    let is_there = |at, extension| folder.join(name(at, extension)).exists();
-    assert!(!is_there(1_000_001, "meta"));
-    assert!(is_there(1_000_001, "overflow"));
+    assert!(!meta.exists());
+    std::fs::write(&meta, "").unwrap();
+    setup.files.remove_unchanged(&disk, id, &state).unwrap_err();
+    assert!(!meta.exists());
+    assert!(folder.join(name(1_000_001, "overflow")).exists());
 }
 
 #[test]

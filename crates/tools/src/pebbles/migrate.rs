@@ -99,8 +99,7 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
         Direction::Import => (files, volumes.clone()),
         Direction::Export => (volumes.clone(), files),
     };
-    let mut is_all = true;
-    for policy in policies {
+    let moved = policies.into_iter().try_fold(true, |is_all, policy| {
         let migration = Migration {
             device: devices.get(name)?,
             policy: policy.index,
@@ -109,17 +108,14 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
         };
         let of = format!("{}: policy {}", device.display(), policy.name);
         let migrated = migration.run();
-        if migrated.is_err() {
-            volumes.shutdown();
-        }
         let migrated = migrated.with_context(|| format!("{of}: stopped; run it again"))?;
         report(&of, &migrated, out)?;
-        is_all &= migrated.left == 0;
-    }
+        Ok(is_all && migrated.left == 0)
+    });
     // Writes a checkpoint, so that the server need not read all volumes.
     volumes.shutdown();
     devices.shutdown();
-    Ok(is_all)
+    moved
 }
 
 fn report(of: &str, migrated: &Migrated, out: &mut impl Write) -> Result<()> {
