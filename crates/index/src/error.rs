@@ -98,14 +98,19 @@ impl IndexError {
         }
     }
 
-    /// Adds the path, and classifies SQLite's errors for callers.
+    /// Adds the path where there is none yet, and classifies SQLite's errors for callers: in work
+    /// on two files the innermost call knows which one failed.
     pub(crate) fn at(self, path: &Path) -> Self {
         match self {
-            IndexError::Sqlite { source, .. } => Self::classified(path, source),
-            IndexError::Corrupt { reason, .. } => IndexError::Corrupt {
-                path: path.into(),
-                reason,
-            },
+            IndexError::Sqlite { path: none, source } if none.as_os_str().is_empty() => {
+                Self::classified(path, source)
+            }
+            IndexError::Corrupt { path: none, reason } if none.as_os_str().is_empty() => {
+                IndexError::Corrupt {
+                    path: path.into(),
+                    reason,
+                }
+            }
             other => other,
         }
     }

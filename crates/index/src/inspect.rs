@@ -30,9 +30,12 @@ pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<
     let (hash, epoch) = stem.split_once('_').unwrap_or((&stem, ""));
     let hash = ObjectHash::from_hex(hash).unwrap_or(ObjectHash([0; 16]));
     let key = DbKey::new("", "0", kind, hash);
+    // SQLite reads the file with the first query: that one says whether it is a database.
+    let schema =
+        migrate::as_found(&conn, kind, !epoch.is_empty()).map_err(|error| error.at(path))?;
     f(&Broker {
         conn: &conn,
-        schema: migrate::as_found(&conn, kind, !epoch.is_empty())?,
+        schema,
         config: &config,
         key: &key,
         created: false,

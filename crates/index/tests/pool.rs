@@ -500,6 +500,36 @@ fn a_database_that_is_replaced_leaves_no_log_to_its_successor() {
     }
 }
 
+/// Another server may send its database as the disk rotted it: ours is as good as before.
+#[test]
+fn a_damaged_file_received_leaves_our_database() {
+    for exclusive in [false, true] {
+        let index = index_with(|config| config.exclusive = exclusive);
+        let container = index.container("c");
+        let rows: Vec<_> = (0..100)
+            .map(|n| object(&format!("o{n:03}"), 1, 1))
+            .collect();
+        block_on(container.merge_items(new_container("c"), rows)).unwrap();
+        let db = index.pool.db_by_key(container.key().clone());
+        // A header that fits and pages of nothing, and a file that is no database.
+        for good_bytes in [4096, 0] {
+            block_on(db.snapshot("received".into())).unwrap();
+            let received = index.dir.path().join("sda/tmp/received");
+            let mut bytes = std::fs::read(&received).unwrap();
+            bytes[good_bytes..].fill(0xa5);
+            std::fs::write(&received, bytes).unwrap();
+            let refused = block_on(db.replace_by_received("received".into()));
+            assert!(
+                matches!(&refused, Err(IndexError::Corrupt { path, .. }) if *path == received),
+                "{refused:?}"
+            );
+            assert!(!received.exists());
+            let info = block_on(container.read(|broker| broker.info())).unwrap();
+            assert_eq!(info.object_count, 100);
+        }
+    }
+}
+
 /// Its folder is locked while the file is put in place, and the database is open until then.
 #[test]
 fn a_file_is_received_beside_an_open_database() {

@@ -203,7 +203,10 @@ impl Db {
         error: IndexError,
     ) -> IndexError {
         let (path, reason) = match error.at(file) {
-            IndexError::Corrupt { path, reason } => (path, reason),
+            IndexError::Corrupt { path, reason } if path.parent() == file.parent() => {
+                (path, reason)
+            }
+            // Also damage of a file that another server sent, which lies in `tmp`.
             other => return other,
         };
         let readers = {

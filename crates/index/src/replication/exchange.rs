@@ -120,18 +120,22 @@ impl Db {
         }
         let locked = Locked::begin(conn).map_err(|error| error.at(&opened.file))?;
         let ours = self.broker(config, conn, opened.schema, false);
-        if ours.kind() == DbKind::Container && ContainerBroker(ours).is_sharding_initiated()? {
+        let own_error = |error: IndexError| error.at(&opened.file);
+        let as_container = (ours.kind() == DbKind::Container).then_some(ContainerBroker(ours));
+        if let Some(ours) = &as_container
+            && ours.is_sharding_initiated().map_err(own_error)?
+        {
             return Ok(Received::NotNow);
         }
         self.with_received(config, &received, |theirs| {
             copy_rows(ours, theirs, since)?;
-            theirs.merge_syncs(&ours.sync_points(true)?, true)?;
-            if ours.kind() == DbKind::Container {
-                let ranges = ContainerBroker(ours).shard_ranges()?;
+            theirs.merge_syncs(&ours.sync_points(true).map_err(own_error)?, true)?;
+            if let Some(ours) = &as_container {
+                let ranges = ours.shard_ranges().map_err(own_error)?;
                 ContainerBroker(theirs).merge_replicated_shard_ranges(ranges)?;
             }
             theirs.become_own(name)?;
-            let metadata = ours.metadata()?;
+            let metadata = ours.metadata().map_err(own_error)?;
             theirs.update_metadata(metadata.iter(), false)
         })?;
         put_in_place(&received, &opened.file)?;
@@ -191,9 +195,11 @@ impl Db {
             Ok(value)
         };
         let worked = work().map_err(|error| error.at(path));
-        if let Err(IndexError::Corrupt { .. }) = &worked {
-            // Unusable.
-            let _ = fs::remove_file(path);
+        match &worked {
+            Err(IndexError::Corrupt { path: damaged, .. }) if damaged == path => {
+                let _ = fs::remove_file(path);
+            }
+            _ => {}
         }
         worked
     }
@@ -259,7 +265,9 @@ fn put_in_place(received: &Path, to: &Path) -> Result<()> {
 fn copy_rows(from: Broker<'_>, to: Broker<'_>, since: i64) -> Result<i64> {
     let mut point = since;
     loop {
-        let rows = from.replicated_rows_since(point, PAGE_ROWS)?;
+        let rows = from
+            .replicated_rows_since(point, PAGE_ROWS)
+            .map_err(|error| error.at(Path::new(from.conn.path().unwrap_or_default())))?;
         let Some(last) = rows.last() else {
             return Ok(point);
         };
