@@ -77,6 +77,10 @@ impl Cell {
         Ok(cell)
     }
 
+    /// Checks the schema, the cluster, the workload, and the ranges of measured values.
+    ///
+    /// # Errors
+    /// The invalid field, its value and the remedy.
     pub fn check(&self) -> Result<(), AdviseError> {
         if self.schema != SCHEMA {
             let remedy = format!("this version reads {SCHEMA}");

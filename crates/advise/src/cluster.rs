@@ -169,6 +169,10 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Checks the ranges of fields, the roles, and that the rings have enough devices.
+    ///
+    /// # Errors
+    /// The invalid field, its value and the remedy.
     pub fn check(&self) -> Result<(), AdviseError> {
         within(FILE, "replicas", self.replicas.into(), 1.0, 16.0)?;
         within(FILE, "part_power", self.part_power.into(), 1.0, 20.0)?;

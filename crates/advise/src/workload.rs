@@ -112,6 +112,10 @@ impl Workload {
         Ok(workload)
     }
 
+    /// Checks the ranges of fields and shares, and that there is one of rate and workers.
+    ///
+    /// # Errors
+    /// The invalid field, its value and the remedy.
     pub fn check(&self) -> Result<(), AdviseError> {
         for class in self.classes() {
             within(FILE, "sizes", class.bytes.0, 0.0, 5e12)?;

@@ -125,6 +125,10 @@ impl Swift {
         Ok(())
     }
 
+    /// A container's metadata.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here.
     pub async fn head_container(&self, container: &str) -> Result<Info, ClientError> {
         let path = format!("/{}", encode_value(container));
         let headers = HeaderMap::new();
@@ -134,11 +138,19 @@ impl Swift {
         Ok(Info::of(answer.into_parts().0.headers))
     }
 
+    /// An object's metadata.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here; [`ClientError::Protocol`] if no length is told, as
+    /// for a dynamic large object of many segments.
     pub async fn head(&self, container: &str, object: &str) -> Result<Info, ClientError> {
         self.head_with(container, object, HeaderMap::new()).await
     }
 
     /// Metadata like [`Swift::head`], of the newest version on any server.
+    ///
+    /// # Errors
+    /// See [`Swift::head`].
     pub async fn head_newest(&self, container: &str, object: &str) -> Result<Info, ClientError> {
         self.head_with(container, object, newest()).await
     }
@@ -167,6 +179,10 @@ impl Swift {
     }
 
     /// Reads an object: its metadata, and its body as a stream.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here; [`ClientError::Protocol`] if a range was asked for
+    /// and the status is not 206.
     pub async fn get(
         &self,
         container: &str,
@@ -196,6 +212,10 @@ impl Swift {
 
     /// Reads `length` bytes from `first`, in the pieces in which they arrived; repeated if a body
     /// breaks off.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here; [`ClientError::Protocol`] if the number of bytes
+    /// that came is another.
     pub async fn get_range(
         &self,
         container: &str,
@@ -212,6 +232,9 @@ impl Swift {
     }
 
     /// Reads a range like [`Swift::get_range`], of the newest version on any server.
+    ///
+    /// # Errors
+    /// See [`Swift::get_range`].
     pub async fn get_newest_range(
         &self,
         container: &str,
@@ -257,6 +280,9 @@ impl Swift {
     }
 
     /// Stores an object. `headers` are its content type, metadata and further request headers.
+    ///
+    /// # Errors
+    /// [`WriteError`], which tells whether the object may have been stored.
     pub async fn put(
         &self,
         container: &str,
@@ -274,6 +300,9 @@ impl Swift {
     }
 
     /// Stores the manifest of a static large object.
+    ///
+    /// # Errors
+    /// [`WriteError`], which tells whether the manifest may have been stored.
     pub async fn put_manifest(
         &self,
         container: &str,
@@ -294,6 +323,10 @@ impl Swift {
     }
 
     /// Reads the segments of a static large object.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here; [`ClientError::Protocol`] if the content is no
+    /// manifest.
     pub async fn get_manifest(
         &self,
         container: &str,
@@ -304,6 +337,9 @@ impl Swift {
     }
 
     /// Reads segments like [`Swift::get_manifest`], of the newest version on any server.
+    ///
+    /// # Errors
+    /// See [`Swift::get_manifest`].
     pub async fn get_newest_manifest(
         &self,
         container: &str,
@@ -328,6 +364,9 @@ impl Swift {
     }
 
     /// Replaces an object's metadata.
+    ///
+    /// # Errors
+    /// [`WriteError`], which tells whether the metadata may have been replaced.
     pub async fn post(
         &self,
         container: &str,
@@ -344,6 +383,9 @@ impl Swift {
 
     /// Copies an object within the store, with its metadata; of a large object the manifest is
     /// copied. The condition applies to the source.
+    ///
+    /// # Errors
+    /// [`ClientError`], as for every call here; a condition that does not hold is a status.
     pub async fn copy(
         &self,
         container: &str,
@@ -365,6 +407,9 @@ impl Swift {
     }
 
     /// Deletes an object (of a large one the manifest); returns false if it does not exist.
+    ///
+    /// # Errors
+    /// [`WriteError`], which tells whether the object may have been deleted.
     pub async fn delete(
         &self,
         container: &str,

@@ -16,7 +16,10 @@ const LENGTH_MAX: usize = 1024;
 pub struct Password([u8; 32]);
 
 impl Password {
-    /// A configured password; for one that is too short the error names `source`.
+    /// A configured password; for one of a wrong length the error names `source`.
+    ///
+    /// # Errors
+    /// It has fewer than 8 or more than 1024 characters.
     pub fn given(text: &str, source: &str) -> Result<Password> {
         let length = text.chars().count();
         if !(LENGTH_MIN..=LENGTH_MAX).contains(&length) {
@@ -40,6 +43,9 @@ impl Password {
     }
 
     /// Reads the first line of a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not UTF-8.
     pub fn read(path: &Path) -> Result<String> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the password in {}", path.display()))?;

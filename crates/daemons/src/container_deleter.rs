@@ -34,6 +34,9 @@ pub struct Deletion {
 impl Deletion {
     /// Queues page by page, calling `on_page` after each with the total so far and the last name.
     /// Returns the total.
+    ///
+    /// # Errors
+    /// The first failed request, for a listing or to the queue; what was queued stays.
     pub async fn queue(
         &self,
         client: &InternalClient,

@@ -75,6 +75,11 @@ pub struct ContainerUpdaterConfig {
 }
 
 impl ContainerUpdaterConfig {
+    /// Reads the updater's section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a negative rate, and a concurrency
+    /// outside of 1 to 1024.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let default = if section.get("slowdown").is_some() {
             warn!("slowdown is deprecated in favor of containers_per_second");

@@ -39,6 +39,10 @@ pub struct DbAuditorConfig {
 }
 
 impl DbAuditorConfig {
+    /// Reads the auditor's section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, and for a negative rate.
     pub fn read(section: &Section, kind: DbKind) -> Result<Self, ConfError> {
         let option = match kind {
             DbKind::Account => "accounts_per_second",

@@ -85,6 +85,10 @@ impl ReconCache {
     }
 
     /// As [`ReconCache::update`], on this thread. Blocks.
+    ///
+    /// # Errors
+    /// `Locked` if another process holds the lock too long, `Io` if the file cannot be opened or
+    /// replaced.
     pub fn merge(&self, entries: &Map<String, Value>) -> Result<(), ReconCacheError> {
         let io = |source| ReconCacheError::Io {
             path: self.path.clone(),

@@ -175,6 +175,10 @@ struct Rows {
 
 impl Rekeying {
     /// Walks all targets, starting at `place`.
+    ///
+    /// # Errors
+    /// `Listing` for a failed listing, `Noting` for an error of `watch`. A failed object only
+    /// counts.
     pub async fn run(
         &self,
         targets: &[Target],

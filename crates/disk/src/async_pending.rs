@@ -123,6 +123,10 @@ fn latin1(text: &str) -> Vec<u8> {
 
 /// Writes an update durably. `hash` is that of the object's path. Replaces an update with the same
 /// object and time.
+///
+/// # Errors
+/// `NoSpace` if the disk is full even after the reserve was spent; `ReadOnly` or `Io` if the file
+/// cannot be written, named or synced.
 pub fn write_async_update(
     disk: &Disk,
     policy: PolicyIndex,
@@ -142,6 +146,9 @@ pub fn write_async_update(
 }
 
 /// Removes an update written by [`write_async_update`], if it still exists.
+///
+/// # Errors
+/// As [`PendingFile::remove`].
 pub fn remove_async_update(
     disk: &Disk,
     policy: PolicyIndex,
@@ -160,6 +167,9 @@ pub fn remove_async_update(
 }
 
 /// Suffixes with pending updates of a policy.
+///
+/// # Errors
+/// `Io` if the directory cannot be read; one that does not exist is empty.
 pub fn list_suffixes(disk: &Disk, policy: PolicyIndex) -> Result<Vec<String>, DiskError> {
     let mut suffixes = match list(disk, &policy.dir("async_pending")) {
         Err(DiskError::NotExist) => Vec::new(),
@@ -171,6 +181,9 @@ pub fn list_suffixes(disk: &Disk, policy: PolicyIndex) -> Result<Vec<String>, Di
 }
 
 /// Pending updates of a suffix, newest first for each object.
+///
+/// # Errors
+/// `Io` if the directory cannot be read; one that does not exist is empty.
 pub fn list_updates(
     disk: &Disk,
     policy: PolicyIndex,
@@ -206,11 +219,17 @@ impl PendingFile {
     }
 
     /// Replaces the update, for instance with a longer list of nodes that have taken it.
+    ///
+    /// # Errors
+    /// As [`write_async_update`].
     pub fn rewrite(&self, disk: &Disk, update: &AsyncUpdate) -> Result<(), DiskError> {
         write_async_update(disk, self.policy, self.hash, self.timestamp, update)
     }
 
     /// Removes the update, and its directory if that becomes empty.
+    ///
+    /// # Errors
+    /// `ReadOnly` or `Io` if the file cannot be unlinked; not for one that is gone.
     pub fn remove(&self, disk: &Disk) -> Result<(), DiskError> {
         use std::os::fd::AsFd;
         let dir = self.dir();
@@ -225,6 +244,10 @@ impl PendingFile {
     }
 
     /// Moves an invalid file to `quarantined/objects[-N]`, as Swift does.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly` or `Io` if the directory cannot be made, or the file is gone or cannot
+    /// be moved.
     pub fn quarantine(&self, disk: &Disk) -> Result<(), DiskError> {
         let to = format!("quarantined/{}/{}", self.policy.dir("objects"), self.name);
         crate::staged_file::move_aside(disk, &format!("{}/{}", self.dir(), self.name), &to)?;

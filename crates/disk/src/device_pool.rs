@@ -283,6 +283,9 @@ impl Device {
 
     /// Runs `work` on the calling thread if the object is expected to be in memory (`touched.rs`).
     /// `None` if it is not: use [`Device::read`].
+    ///
+    /// # Errors
+    /// Those of `work`. A device that cannot be opened gives `None`.
     pub fn read_cached<T>(
         &self,
         hash: &ObjectHash,
@@ -312,6 +315,9 @@ impl Device {
     }
 
     /// The disk, checked to be mounted, for callers with threads of their own.
+    ///
+    /// # Errors
+    /// `Unmounted` if its directory cannot be opened, or with `mount_check` is no mount point.
     pub fn disk(&self) -> Result<Disk, DeviceError> {
         self.state.disk()
     }
@@ -390,7 +396,8 @@ impl Drop for Lanes {
     }
 }
 
-/// Future of an operation on a device's thread.
+/// Future of an operation on a device's thread. Beside the errors of its work it has `Busy`,
+/// `NoThread` and `Stopped` of the lane, `Unmounted`, and for writes `Poisoned`.
 pub struct Run<T> {
     refused: Option<DeviceError>,
     receiver: oneshot::Receiver<Result<T, DiskError>>,

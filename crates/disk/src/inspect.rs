@@ -9,6 +9,9 @@ use crate::Metadata;
 use crate::xattr;
 
 /// Opens the file at its start, and reads its metadata.
+///
+/// # Errors
+/// The file cannot be opened; `InvalidData` if its metadata cannot be read or is malformed.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     let file = File::open(path)?;
     let metadata = xattr::read_metadata(file.as_fd())

@@ -99,6 +99,9 @@ impl Metadata {
     }
 
     /// Parses a pickle of Swift or of `to_pickle`.
+    ///
+    /// # Errors
+    /// `Malformed` if it is no dictionary of texts and numbers; else as `pickle::loads`.
     pub fn from_pickle(bytes: &[u8]) -> Result<Self, PickleError> {
         if let Some(pairs) = pickle::byte_strings(bytes) {
             let owned = |(name, value): (&str, &str)| {

@@ -119,6 +119,10 @@ impl ObjectReader {
     }
 
     /// The next chunk, `None` at the end.
+    ///
+    /// # Errors
+    /// `Quarantined` for broken content, `StateChanged` for such that was replaced meanwhile,
+    /// `Unlike` at another CRC-32, `Unreadable` after a first read error; else those of the device.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, DiskError> {
         let chunk = self.read_next().await?;
         if let Some(bytes) = &chunk {

@@ -550,6 +550,9 @@ pub(crate) fn try_lock_partition(
 
 /// Acquires one of a device's `limit` locks for incoming replication, whatever the engine: `flock`s
 /// shared with Swift's object servers.
+///
+/// # Errors
+/// `NoSpace`, `ReadOnly` or `Io` if a lock's file cannot be opened or locked, not if it is held.
 pub fn try_lock_device(disk: &Disk, limit: usize) -> Result<Option<ReplicationLock>, DiskError> {
     for number in 0..limit {
         let path = match number {

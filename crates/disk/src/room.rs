@@ -57,6 +57,9 @@ impl DeviceRoom {
 }
 
 /// Makes the reserve if it is missing or spent.
+///
+/// # Errors
+/// The directory cannot be opened, or a file of the reserve not made; not for a full file system.
 pub fn keep(device: &Path) -> io::Result<Room> {
     Ok(keep_in(open(device)?.as_fd())?)
 }
@@ -79,6 +82,9 @@ pub(crate) fn restore(device: &Path, identity: (u64, u64)) -> io::Result<Option<
 /// Spends the reserve. To be called when a device has no space left for an operation that may use
 /// it, which is then retried whatever is returned: another process may have spent it just before.
 /// True if it existed.
+///
+/// # Errors
+/// The directory cannot be opened.
 pub fn spend(device: &Path) -> io::Result<bool> {
     Ok(spend_in(open(device)?.as_fd()))
 }

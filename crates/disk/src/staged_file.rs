@@ -96,6 +96,9 @@ impl<F> LinkWrapper for F where
 }
 
 /// Makes the link without a wrapper.
+///
+/// # Errors
+/// The inner error is that of the link; there is no outer one.
 pub fn just_link(
     _: &Disk,
     link: &mut dyn FnMut() -> Result<(), Errno>,
@@ -114,6 +117,9 @@ pub enum Reserve {
 
 impl StagedFile {
     /// Creates a file; `tmp_dir` is under the device, and created if missing.
+    ///
+    /// # Errors
+    /// `NoSpace` if the disk is full or would keep less than the reserve; `ReadOnly` or `Io`.
     pub fn create(disk: &Disk, tmp_dir: &str, reserve: Reserve) -> Result<Self, DiskError> {
         Self::create_for(disk, tmp_dir, None, reserve)
     }
@@ -234,6 +240,10 @@ impl StagedFile {
     }
 
     /// Appends.
+    ///
+    /// # Errors
+    /// `NoSpace` on a full disk, and after the reserve was spent for a file that only adds data;
+    /// else `ReadOnly` or `Io`.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
         // A long upload would use up space freed by spending the reserve.
         if self.only_adds && self.disk.has_spent_room() {
@@ -246,6 +256,9 @@ impl StagedFile {
 
     /// Makes content, size and extended attributes durable (not by fdatasync, which may omit
     /// attributes).
+    ///
+    /// # Errors
+    /// `Io` if the sync fails, or the device takes no more writes. The failure poisons the device.
     pub fn sync(&self) -> Result<(), DiskError> {
         self.disk.sync(&self.content_set())
     }
@@ -271,6 +284,10 @@ impl StagedFile {
     /// Links the file to its name, replacing an existing file, and makes the name durable. `around`
     /// is called once the directory exists and must call the function it is given, which makes the
     /// link; it may hold a lock meanwhile.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly` or `Io` if content, directory or link cannot be written or synced;
+    /// those of `around`.
     pub fn publish(
         self,
         dir: &str,
@@ -282,6 +299,10 @@ impl StagedFile {
     }
 
     /// As [`StagedFile::publish`], in steps: content durable, then the name, then the name durable.
+    ///
+    /// # Errors
+    /// `NoSpace`, `ReadOnly` or `Io` if the rest of the content cannot be written. The steps have
+    /// those of [`StagedFile::publish`].
     pub fn publish_steps(
         mut self,
         dir: &str,

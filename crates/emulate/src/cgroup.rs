@@ -45,6 +45,10 @@ pub struct Group {
 }
 
 impl Group {
+    /// Creates the group, and sets its limits.
+    ///
+    /// # Errors
+    /// `Absent` if the host has no control group for a limit; `Io` if one cannot be created or set.
     pub fn create(spec: &GroupSpec) -> Result<Group, GroupError> {
         let folder = format!("{}-{}", names::tag(), spec.name);
         let mut group = Group {

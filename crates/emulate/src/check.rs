@@ -10,6 +10,9 @@ use cairn_types::SplitMix;
 use crate::disk::DirectReader;
 
 /// Times of single reads at random offsets, one after the other.
+///
+/// # Errors
+/// The device cannot be opened for direct I/O, or cannot be read.
 pub fn single_reads(
     device: &Path,
     size: u64,
@@ -29,6 +32,9 @@ pub fn single_reads(
 }
 
 /// Reads per second of `threads` threads that read at random offsets concurrently.
+///
+/// # Errors
+/// The device cannot be opened for direct I/O or read, or a reading thread panicked.
 pub fn saturated(device: &Path, size: u64, threads: u64, time: Duration) -> io::Result<f64> {
     let began = Instant::now();
     let read = |seed: u64| -> io::Result<u64> {

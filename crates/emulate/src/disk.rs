@@ -85,6 +85,10 @@ pub struct Disk {
 
 impl Disk {
     /// Creates the disk; its service times are zero until [`Disk::calibrate`] is called.
+    ///
+    /// # Errors
+    /// `Io` if its files, threads or FUSE cannot be set up; `Program` if mkfs, losetup or mount
+    /// fails.
     pub fn create(spec: DiskSpec) -> Result<Disk, DiskError> {
         let io = |what: &str, source| DiskError::Io {
             name: spec.name.clone(),
@@ -147,6 +151,9 @@ impl Disk {
 
     /// Measures the overhead of a request on this host (FUSE and loop device), which becomes part
     /// of each service time, and enables the service times.
+    ///
+    /// # Errors
+    /// `Io` if the loop device cannot be read.
     pub fn calibrate(&mut self) -> Result<Duration, DiskError> {
         let device = self.loop_device.clone().unwrap_or_default();
         let overhead = read_time(Path::new(&device)).map_err(|source| DiskError::Io {
@@ -256,6 +263,10 @@ impl DirectReader {
     /// Maximum number of blocks of a read.
     pub const BLOCKS_MAX: usize = 256;
 
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// The device cannot be opened, or not for direct I/O.
     pub fn open(device: &Path) -> io::Result<DirectReader> {
         let mut options = File::options();
         options
@@ -268,6 +279,9 @@ impl DirectReader {
     }
 
     /// Reads whole blocks of 4 KiB.
+    ///
+    /// # Errors
+    /// The blocks are beyond the device's end, or cannot be read.
     pub fn read(&mut self, offset: u64, blocks: usize) -> io::Result<()> {
         // Direct I/O needs memory aligned to a block.
         let from = self.buffer.as_ptr().align_offset(BLOCK);

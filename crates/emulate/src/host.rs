@@ -15,6 +15,9 @@ pub struct ProgramError {
 }
 
 /// Runs a program to its end and returns its output.
+///
+/// # Errors
+/// It cannot be started, or fails; the error has its exit status and standard error.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String, ProgramError> {
     let failed = |words: String| ProgramError {
         command: format!("{program} {}", arguments.join(" ")),

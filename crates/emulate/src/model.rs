@@ -58,6 +58,9 @@ impl Default for Medium {
 impl Medium {
     /// Validates the fields; the error names the first invalid one, its value and what was
     /// expected.
+    ///
+    /// # Errors
+    /// A field is out of its range, or a request would take no time.
     pub fn check(&self) -> Result<(), String> {
         let times = [
             ("fixed_us", self.fixed_us),

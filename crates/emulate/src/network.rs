@@ -114,6 +114,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// Creates the hosts' namespaces and links, and starts the router.
+    ///
+    /// # Errors
+    /// `TooMany` or `Site` for an invalid specification, `NoSubnet` if no addresses are free,
+    /// `Device` or `Program` if a link cannot be created or configured.
     pub fn create(spec: &NetworkSpec) -> Result<Network, NetworkError> {
         if spec.hosts.len() > HOSTS_MAX {
             return Err(NetworkError::TooMany(spec.hosts.len()));

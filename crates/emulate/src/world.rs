@@ -99,6 +99,10 @@ pub struct World {
 
 impl World {
     /// Starts `program arguments…`, which must call [`serve`].
+    ///
+    /// # Errors
+    /// `Start` if the program cannot be started, `Refused` with the reason if the hardware cannot
+    /// be created; else see [`World::counts`].
     pub fn start(program: &Path, arguments: &[&str], spec: WorldSpec) -> Result<World, WorldError> {
         let mut child = Command::new(program)
             .args(arguments)
@@ -128,6 +132,11 @@ impl World {
         &self.made
     }
 
+    /// Counters since the hardware was created.
+    ///
+    /// # Errors
+    /// `Ended` or `Talk` if the emulator is gone, `Json` or `Other` if its answer is not one to
+    /// this.
     pub fn counts(&mut self) -> Result<Counts, WorldError> {
         match self.ask(&EmulatorRequest::Counts)? {
             EmulatorReply::Counts(counts) => Ok(*counts),
@@ -136,6 +145,9 @@ impl World {
     }
 
     /// Disables the disks' service times: for unmeasured preparation, and for the end.
+    ///
+    /// # Errors
+    /// `Ended` or `Talk` if the emulator is gone, `Json` if its answer is none.
     pub fn free(&mut self) -> Result<(), WorldError> {
         self.ask(&EmulatorRequest::Free).map(|_| ())
     }
@@ -183,6 +195,10 @@ impl Drop for World {
 }
 
 /// The child's side: serves its parent until the input ends.
+///
+/// # Errors
+/// The input cannot be read, or the output cannot be written. Hardware that cannot be created is an
+/// answer to the parent.
 pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
     let real_time = host::hurry();
     sweep::sweep();

@@ -119,6 +119,10 @@ impl Codec {
 
     /// Decodes a segment from any sufficient number of different fragments. Additional ones are
     /// accepted; data fragments are preferred.
+    ///
+    /// # Errors
+    /// `Fragment` for one that [`Codec::check`] refuses, `Mixed` or `Length` for lengths that do
+    /// not belong together, `TooFew`, and `Singular` if this set has no solution.
     pub fn decode(&self, fragments: &[&[u8]]) -> Result<Vec<u8>, CodecError> {
         let payloads = self.payloads(fragments)?;
         let length = payloads.segment_len as usize;
@@ -142,6 +146,9 @@ impl Codec {
 
     /// Reconstructs fragment `index` from others of its segment. It gets a checksum only if all of
     /// them have one: otherwise their correctness is not proven.
+    ///
+    /// # Errors
+    /// `NoSuchFragment` for an index the code does not have; else as [`Codec::decode`].
     pub fn reconstruct(&self, fragments: &[&[u8]], index: usize) -> Result<Vec<u8>, CodecError> {
         if index >= self.data + self.parity {
             return Err(CodecError::NoSuchFragment {
@@ -167,6 +174,10 @@ impl Codec {
 
     /// Verifies a fragment: its header, code and length, and the payload's checksum if there is
     /// one.
+    ///
+    /// # Errors
+    /// As [`FragmentHeader::parse`]; `OtherCode` or `Index` for a fragment of another code,
+    /// `PayloadLength` or `PayloadChecksum` for a damaged payload.
     pub fn check(&self, fragment: &[u8]) -> Result<FragmentHeader, FragmentError> {
         let header = FragmentHeader::parse(fragment)?;
         if header.code != code_of(self.ec_type) {

@@ -118,6 +118,10 @@ impl FragmentHeader {
     }
 
     /// Parses and checks the header at the start of `fragment`, without its payload.
+    ///
+    /// # Errors
+    /// `Short`, `Magic` or `NoVersion` if it is no fragment, `HeaderChecksum` if its header is
+    /// damaged.
     pub fn parse(fragment: &[u8]) -> Result<FragmentHeader, FragmentError> {
         let Some(bytes) = fragment.first_chunk::<HEADER_LEN>() else {
             return Err(FragmentError::Short(fragment.len()));

@@ -21,6 +21,10 @@ pub enum AclError {
 
 /// Normalises a list to its shortest form. `header` is the name of its header; one with "write" in
 /// it may not contain referrers.
+///
+/// # Errors
+/// `UnknownDesignator` for an item that begins with a dot and is no referrer, `ReferrerInWrite` for
+/// a referrer in a write ACL, `NoHost` for one without host.
 pub fn clean_acl(header: &str, value: &str) -> Result<String, AclError> {
     let is_write = header.to_ascii_lowercase().contains("write");
     let mut items = Vec::new();

@@ -96,6 +96,10 @@ impl CryptoMeta {
     }
 
     /// Parses a header, or the part of a value after `swift_meta=`.
+    ///
+    /// # Errors
+    /// Text that is too long, not UTF-8 or no JSON object, and fields of the wrong type or not in
+    /// base64, or a `body_key` without key or IV.
     pub fn load(text: &str) -> Result<Self, BadMeta> {
         if text.len() > META_BYTES_MAX {
             return Err(bad("it is too long"));
@@ -129,6 +133,9 @@ impl CryptoMeta {
     }
 
     /// The IV of data encrypted in counter mode.
+    ///
+    /// # Errors
+    /// Another cipher or none, and an IV that is absent or of the wrong length.
     pub fn ctr_iv(&self) -> Result<Iv, BadMeta> {
         if self.cipher.as_deref() != Some(CTR) {
             let cipher = self.cipher.as_deref().unwrap_or("none");
@@ -140,6 +147,10 @@ impl CryptoMeta {
     }
 }
 
+/// Bytes as an IV.
+///
+/// # Errors
+/// Bytes of any other length than an IV's.
 pub fn ctr_iv(iv: &[u8]) -> Result<Iv, BadMeta> {
     let wrong = |_| bad(format!("iv must have {IV_BYTES} bytes"));
     iv.try_into().map_err(wrong)
@@ -167,6 +178,9 @@ pub fn append(value: &str, meta: &CryptoMeta) -> String {
 }
 
 /// Splits a stored value into the value itself and its crypto metadata, if it has any.
+///
+/// # Errors
+/// Crypto metadata that [`CryptoMeta::load`] refuses.
 pub fn extract(value: &str) -> Result<(&str, Option<CryptoMeta>), BadMeta> {
     let Some((first, rest)) = value.split_once(';') else {
         return Ok((value, None));

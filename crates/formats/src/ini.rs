@@ -57,6 +57,9 @@ pub struct Section {
 
 impl Conf {
     /// Parses one file's text; `file` is its name for errors.
+    ///
+    /// # Errors
+    /// `Syntax` as from [`Conf::merge`].
     pub fn parse(file: &str, text: &str) -> Result<Conf, ConfError> {
         let mut conf = Conf {
             file: file.to_owned(),
@@ -67,6 +70,10 @@ impl Conf {
     }
 
     /// Adds another file's text (a conf.d folder): later options win.
+    ///
+    /// # Errors
+    /// `Syntax` for a text over the size limit, a section's head without `]`, an option without `=`
+    /// or name, or a line before the first section.
     pub fn merge(&mut self, file: &str, text: &str) -> Result<(), ConfError> {
         let syntax = |line: usize, what: String| ConfError::Syntax {
             file: file.to_owned(),
@@ -152,6 +159,9 @@ impl Conf {
     }
 
     /// A section that must exist.
+    ///
+    /// # Errors
+    /// `NoSection` if there is none of this name.
     pub fn section(&self, name: &str) -> Result<Section, ConfError> {
         match self.sections.get(name) {
             Some(own) => Ok(self.build(name, Some(own))),
@@ -269,6 +279,10 @@ impl Section {
         self.get(option).unwrap_or(default)
     }
 
+    /// The value of an option that must be given; `remedy` is advice for the error.
+    ///
+    /// # Errors
+    /// `Missing` if it is not given, or is empty.
     pub fn required(&self, option: &str, remedy: &str) -> Result<&str, ConfError> {
         self.get(option)
             .filter(|v| !v.is_empty())
@@ -300,6 +314,10 @@ impl Section {
         })
     }
 
+    /// A whole number; `default` if the option is absent or empty.
+    ///
+    /// # Errors
+    /// `Value` for a text that is no whole number of 0 or more, or one over 64 bits.
     pub fn u64_or(&self, option: &str, default: u64) -> Result<u64, ConfError> {
         match self.get(option) {
             None | Some("") => Ok(default),
@@ -310,10 +328,18 @@ impl Section {
         }
     }
 
+    /// As [`Section::u64_or`], for sizes and counts.
+    ///
+    /// # Errors
+    /// `Value` as [`Section::u64_or`].
     pub fn usize_or(&self, option: &str, default: usize) -> Result<usize, ConfError> {
         Ok(self.u64_or(option, default as u64)? as usize)
     }
 
+    /// A number, possibly fractional; `default` if the option is absent or empty.
+    ///
+    /// # Errors
+    /// `Value` for a text that is no finite number.
     pub fn f64_or(&self, option: &str, default: f64) -> Result<f64, ConfError> {
         match self.get(option) {
             None | Some("") => Ok(default),
@@ -325,6 +351,9 @@ impl Section {
     }
 
     /// A duration in seconds, possibly fractional.
+    ///
+    /// # Errors
+    /// `Value` for a text that is no number, and for a negative or too large one.
     pub fn seconds_or(&self, option: &str, default: f64) -> Result<Duration, ConfError> {
         let seconds = self.f64_or(option, default)?;
         Duration::try_from_secs_f64(seconds)

@@ -123,6 +123,9 @@ fn need<'t>(field: &'t Option<Text<'_>>, name: &'static str) -> Result<&'t str, 
 }
 
 /// Converts to plain text: one name or pseudo-folder per line.
+///
+/// # Errors
+/// `Json` if it is no array of rows, `Missing` for a row with neither name nor subdir.
 pub fn to_text(json: &[u8], show_reserved: bool) -> Result<Converted, ListingError> {
     let rows: Vec<NameRow<'_>> = serde_json::from_slice(json)?;
     let mut body = Vec::with_capacity(json.len() / 4);
@@ -143,6 +146,9 @@ pub fn to_text(json: &[u8], show_reserved: bool) -> Result<Converted, ListingErr
 }
 
 /// The JSON without reserved names; `None` if it can be sent unchanged.
+///
+/// # Errors
+/// `Json` if it has a reserved character to hide and is no array of objects.
 pub fn to_json(json: &[u8], show_reserved: bool) -> Result<Option<Converted>, ListingError> {
     // JSON writes a NUL as an escape, in exactly this form.
     if show_reserved || memmem::find(json, b"\\u0000").is_none() {
@@ -166,6 +172,9 @@ pub fn to_json(json: &[u8], show_reserved: bool) -> Result<Option<Converted>, Li
 const XML_HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
 /// Converts an account's listing to XML.
+///
+/// # Errors
+/// `Json` if it is no array of rows, `Missing` for a row without a field of the XML.
 pub fn account_to_xml(
     json: &[u8],
     account: &str,
@@ -206,6 +215,9 @@ pub fn account_to_xml(
 }
 
 /// Converts a container's listing to XML.
+///
+/// # Errors
+/// `Json` if it is no array of rows, `Missing` for an object without a field of the XML.
 pub fn container_to_xml(
     json: &[u8],
     container: &str,

@@ -129,11 +129,18 @@ impl Value {
 }
 
 /// Parses one pickle; bytes after its end are ignored, as in Python.
+///
+/// # Errors
+/// As [`loads_prefix`].
 pub fn loads(input: &[u8]) -> Result<Value, PickleError> {
     loads_prefix(input).map(|(value, _)| value)
 }
 
 /// Parses one pickle and returns also its length in bytes.
+///
+/// # Errors
+/// `Truncated` or `Malformed` for a damaged pickle, `Opcode` or `Global` for one that is not plain
+/// data, `TooLarge` or `TooDeep` over the limits.
 pub fn loads_prefix(input: &[u8]) -> Result<(Value, usize), PickleError> {
     if input.len() > MAX_INPUT_BYTES {
         return Err(PickleError::TooLarge);

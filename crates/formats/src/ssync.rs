@@ -96,6 +96,10 @@ impl Offer {
         line
     }
 
+    /// Parses a line of [`Offer::encode`].
+    ///
+    /// # Errors
+    /// A line without a hash and a timestamp, or whose `m` or `t` is no hexadecimal difference.
     pub fn decode(line: &str) -> Result<Offer, SsyncError> {
         let mut words = line.split_ascii_whitespace();
         let hash = words.next().and_then(ObjectHash::from_hex);
@@ -163,6 +167,9 @@ impl Wanted {
     }
 
     /// Parses a line; one without parts comes from a receiver that requests content only.
+    ///
+    /// # Errors
+    /// A line that does not begin with a hash.
     pub fn decode(line: &str) -> Result<(ObjectHash, Wanted), SsyncError> {
         let mut words = line.split_ascii_whitespace();
         let hash = words.next().and_then(ObjectHash::from_hex);

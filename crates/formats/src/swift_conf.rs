@@ -43,6 +43,10 @@ pub struct SwiftConf {
 
 impl SwiftConf {
     /// Parses the file's bytes; `file` is its name for errors.
+    ///
+    /// # Errors
+    /// `Conf` for bad syntax or a bad option, `NoHashPath` with neither prefix nor suffix, `Policy`
+    /// if the policies do not make a set.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<SwiftConf, SwiftConfError> {
         let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
         let conf = Conf::parse(file, &text)?;

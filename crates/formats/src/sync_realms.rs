@@ -33,6 +33,10 @@ pub struct Destination {
 }
 
 impl Realms {
+    /// Parses the file's text; `file` is its name for errors.
+    ///
+    /// # Errors
+    /// `Syntax` as from [`Conf::parse`].
     pub fn parse(file: &str, text: &str) -> Result<Realms, ConfError> {
         let conf = Conf::parse(file, text)?;
         let mut realms = BTreeMap::new();

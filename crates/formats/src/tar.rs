@@ -44,6 +44,10 @@ pub struct Header {
 }
 
 /// Parses a header; `None` is the end of the archive.
+///
+/// # Errors
+/// `Checksum` for a header that does not match its checksum, `Number` for a size or checksum that
+/// is no number.
 pub fn parse_header(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
     if block.iter().all(|b| *b == 0) {
         return Ok(None);
@@ -122,6 +126,9 @@ fn number(field: &[u8]) -> Result<u64, TarError> {
 
 /// Parses the records of an extended header: `length name=value\n`, where the decimal length counts
 /// the whole record.
+///
+/// # Errors
+/// `Extended` for a record whose length is wrong, or that has no equals sign or end of line.
 pub fn parse_extended(content: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError> {
     let mut records = Vec::new();
     let mut rest = content;

@@ -28,6 +28,9 @@ impl std::fmt::Debug for AuditLog {
 impl AuditLog {
     /// Opens the log on this file, which is created if it does not exist; without a path, on the
     /// process's log.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or its thread not started; without a path there is none.
     pub fn open(path: Option<&str>, clock: Clock) -> io::Result<AuditLog> {
         Ok(AuditLog {
             clock,

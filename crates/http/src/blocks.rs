@@ -59,6 +59,9 @@ impl Blocks {
 
     /// The next full block, or a shorter one at the end of the body or after [`FILL_TIMEOUT`];
     /// `None` at the end.
+    ///
+    /// # Errors
+    /// As [`Body::next_chunk_within`], and `Source` if there is no memory for a block.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         if self.rest.is_empty() && self.has_ended {
             return None;

@@ -287,6 +287,9 @@ impl Body {
     }
 
     /// The next chunk; `None` at the end.
+    ///
+    /// # Errors
+    /// Those of the connection or stream; also `Disconnected` if it ends before its length.
     pub async fn next_chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
             match self.frame().await? {
@@ -312,6 +315,9 @@ impl Body {
     }
 
     /// Collects the whole body in memory; an error beyond `limit` bytes.
+    ///
+    /// # Errors
+    /// `TooLarge` beyond `limit`; else as [`Body::next_chunk`].
     pub async fn collect(mut self, limit: u64) -> Result<Bytes, BodyError> {
         if let Kind::Full(bytes) = &mut self.0 {
             let bytes = bytes.take().unwrap_or_default();

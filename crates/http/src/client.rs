@@ -85,6 +85,10 @@ impl Client {
     /// Sends a request whose URI is a path (and query) to `address`, and returns when the
     /// response's head has arrived. An [`Interim`] among the request's extensions is called for
     /// each `100 Continue` before that.
+    ///
+    /// # Errors
+    /// `Connect` if there is no connection, `Timeout` without a response's head in time, `Broken`
+    /// for a lost connection or an unreadable response, `BadRequest` if the URI is none.
     pub async fn call(
         &self,
         address: SocketAddr,
@@ -96,6 +100,9 @@ impl Client {
 
     /// Calls like [`Client::call`]; with TLS the server's certificate must be valid for `host`, the
     /// name of `address`.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
     pub async fn call_by_name(
         &self,
         host: &str,

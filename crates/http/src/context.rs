@@ -188,6 +188,9 @@ impl Context {
     }
 
     /// Is the request allowed by its authorizer for this ACL? The error is the denial to return.
+    ///
+    /// # Errors
+    /// The authorizer's denial; without an authorizer there is none.
     pub async fn authorize(&self, request: &Parts, acl: Option<&str>) -> Result<Granted, Response> {
         match &self.authorizer {
             Some(authorizer) => authorizer.authorize(request, acl).await,

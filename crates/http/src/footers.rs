@@ -30,6 +30,10 @@ impl Footers {
         Footers(Arc::new(conclude))
     }
 
+    /// Calls the filter's callback.
+    ///
+    /// # Errors
+    /// The filter's response to the client; nothing is stored then.
     pub fn conclude(&self) -> Result<Trailer, Response> {
         (self.0)()
     }

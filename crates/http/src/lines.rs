@@ -44,6 +44,10 @@ impl BodyLines {
     }
 
     /// The next line, without its end and surrounding blanks; `None` at the end of the body.
+    ///
+    /// # Errors
+    /// `TooLong` for a line over the maximum, `NoNewline` for an incomplete last one, `Body` if the
+    /// body breaks off or no data arrives in time.
     pub async fn line(&mut self) -> Result<Option<Bytes>, LineError> {
         loop {
             if let Some(at) = self.buffer.iter().position(|b| *b == b'\n') {
@@ -70,6 +74,9 @@ impl BodyLines {
     }
 
     /// At least one and at most `most` bytes. Must not be called in the middle of a line.
+    ///
+    /// # Errors
+    /// `Ended` at the end of the body, `Body` if it breaks off or no data arrives in time.
     pub async fn bytes(&mut self, most: u64) -> Result<Bytes, LineError> {
         if self.buffer.is_empty() {
             self.buffer = self.chunk().await?.ok_or(LineError::Ended)?;

@@ -32,6 +32,9 @@ pub fn quote(text: &str) -> String {
 }
 
 /// Percent-decodes a path or value.
+///
+/// # Errors
+/// Bytes that are not UTF-8.
 pub fn unquote(text: &str) -> Result<String, NotUtf8> {
     percent_decode_str(text)
         .decode_utf8()
@@ -44,6 +47,10 @@ pub fn unquote(text: &str) -> Result<String, NotUtf8> {
 pub struct Params(Vec<(String, String)>);
 
 impl Params {
+    /// Parses a query string; `None` is an empty one.
+    ///
+    /// # Errors
+    /// A name or value that is not UTF-8.
     pub fn parse(query: Option<&str>) -> Result<Self, NotUtf8> {
         let mut all = Vec::new();
         for pair in query

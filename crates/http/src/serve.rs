@@ -25,6 +25,9 @@ pub use crate::options::{MetricsAccess, ServeOptions};
 const CONGESTION_CONTROL: &[u8] = b"reno";
 
 /// Binds an address; the error names it, and the remedy for a port in use.
+///
+/// # Errors
+/// The socket's, with the address: a port in use, one that needs privileges, a foreign address.
 pub fn bind(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener, BindError> {
     let attempt = || -> std::io::Result<std::net::TcpListener> {
         let domain = socket2::Domain::for_address(address);

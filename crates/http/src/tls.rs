@@ -75,6 +75,9 @@ fn certified_key(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
 }
 
 /// SHA-256 of the first certificate in a file, in the form of `openssl x509 -fingerprint`.
+///
+/// # Errors
+/// `File` if the file cannot be read or has no certificate in PEM.
 pub fn fingerprint(path: &Path) -> Result<String, TlsError> {
     let first = certificates(path)?;
     let hash = provider()

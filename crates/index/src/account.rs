@@ -87,6 +87,10 @@ impl<'c> AccountBroker<'c> {
 }
 
 impl AccountBroker<'_> {
+    /// Reads the stat row.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row; else as every query: see [`Broker`].
     pub fn info(&self) -> Result<AccountInfo> {
         let info = self.0.conn.prepare_cached(INFO)?.query_row([], |row| {
             Ok(AccountInfo {
@@ -106,14 +110,26 @@ impl AccountBroker<'_> {
         info.optional()?.ok_or_else(|| self.missing_row())
     }
 
+    /// Whether the account is deleted: see [`AccountInfo::is_deleted`].
+    ///
+    /// # Errors
+    /// Those of [`AccountBroker::info`].
     pub fn is_deleted(&self) -> Result<bool> {
         Ok(self.info()?.is_deleted())
     }
 
+    /// Whether the account has no containers.
+    ///
+    /// # Errors
+    /// Those of [`AccountBroker::info`].
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.info()?.container_count == 0)
     }
 
+    /// Totals of each storage policy.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn policy_stats(&self) -> Result<Vec<ContainerStats>> {
         let mut query = self.0.conn.prepare_cached(
             "SELECT storage_policy_index, container_count, object_count, bytes_used
@@ -130,12 +146,19 @@ impl AccountBroker<'_> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
+    /// Merges another replica's creation, put and delete times.
+    ///
+    /// # Errors
+    /// Those of [`AccountBroker::info`], and of the update.
     pub fn merge_timestamps(&self, created: &str, put: &str, delete: &str) -> Result<()> {
         self.merge_timestamps_with([created, put, delete], || self.is_deleted())
     }
 
     /// Merges rows: each container keeps its latest put and delete times and the counts reported
     /// last.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. `Sqlite` also for a stored hash that is not hexadecimal.
     pub fn merge_items(&self, rows: Vec<ContainerRow>) -> Result<()> {
         for row in rows {
             self.merge_item(row)?;

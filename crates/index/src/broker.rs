@@ -17,6 +17,10 @@ use crate::{DbKey, DbKind, IndexError, Result};
 const RECLAIM_PAGE_ROWS: i64 = 10_000;
 
 /// One database, through one connection.
+///
+/// A failed query is `Sqlite` here, as for a file that cannot be read or written, a missing table
+/// or a column of another type. `read` and `write` of a handle make of it `Locked`, `NoSpace`,
+/// `DriveFailed` or, after damage, `Quarantined`, if that was the cause.
 #[derive(Clone, Copy)]
 pub struct Broker<'c> {
     pub(crate) conn: &'c Connection,
@@ -67,11 +71,19 @@ impl<'c> Broker<'c> {
         IndexError::corrupt(format!("missing row in {} table", self.kind().stat()))
     }
 
+    /// Reads the metadata.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if the column is not readable; else as every
+    /// query: see [`Broker`].
     pub fn metadata(&self) -> Result<Metadata> {
         Metadata::parse(&self.raw_metadata()?)
     }
 
     /// The metadata column's text.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row; else as every query: see [`Broker`].
     pub fn raw_metadata(&self) -> Result<String> {
         let column = self
             .conn
@@ -85,6 +97,10 @@ impl<'c> Broker<'c> {
 
     /// Sets values unless newer ones are stored; `("", timestamp)` removes. With `validate` the
     /// result must be within the limits.
+    ///
+    /// # Errors
+    /// Those of [`Broker::metadata`]; with `validate` also `IndexError::Metadata` for a result that
+    /// exceeds the limits or has a NUL.
     pub fn update_metadata<'m>(
         &self,
         updates: impl IntoIterator<Item = (&'m str, &'m str, &'m str)>,
@@ -106,6 +122,9 @@ impl<'c> Broker<'c> {
     }
 
     /// Raises the put time to `internal`; never lowers it.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn update_put_timestamp(&self, internal: &str) -> Result<()> {
         self.execute(
             "UPDATE {stat} SET put_timestamp = ?1 WHERE put_timestamp < ?1",
@@ -114,6 +133,10 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
+    /// Raises the time of the last change of status; never lowers it.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn update_status_changed_at(&self, internal: &str) -> Result<()> {
         self.execute(
             "UPDATE {stat} SET status_changed_at = ?1 WHERE status_changed_at < ?1",
@@ -123,6 +146,9 @@ impl<'c> Broker<'c> {
     }
 
     /// Marks the database as deleted and clears its metadata; rows are the caller's responsibility.
+    ///
+    /// # Errors
+    /// Those of [`Broker::metadata`].
     pub fn delete_db(&self, internal: &str) -> Result<()> {
         let metadata = self.metadata()?;
         let names = metadata.iter().map(|(name, ..)| name);
@@ -170,6 +196,9 @@ impl<'c> Broker<'c> {
     }
 
     /// Removes one page of tombstones older than `age`, starting at `marker`.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn reclaim_tombstones(&self, age: Timestamp, marker: &str) -> Result<Reclaimed> {
         let column = match self.kind() {
             DbKind::Account => "delete_timestamp",
@@ -199,6 +228,9 @@ impl<'c> Broker<'c> {
     }
 
     /// Removes old sync points, shard ranges and metadata tombstones.
+    ///
+    /// # Errors
+    /// Those of [`Broker::metadata`].
     pub fn reclaim_other(&self, age: Timestamp, sync_age: Timestamp) -> Result<()> {
         for table in ["outgoing_sync", "incoming_sync"] {
             if self.has_column(table, "updated_at")? {

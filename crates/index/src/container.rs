@@ -21,6 +21,9 @@ pub use shards::{Cut, DbState, FoundRange, RangeQuery, RowsQuery};
 const BATCH_ROWS_MIN: usize = 16;
 
 /// A container database, lent to a closure.
+///
+/// Queries fail as those of [`Broker`]. In a file with an epoch some also look for the retiring
+/// file: `Io` or `DriveFailed` if the folder cannot be read.
 pub struct ContainerBroker<'c>(pub(crate) Broker<'c>);
 
 impl<'c> Deref for ContainerBroker<'c> {
@@ -83,6 +86,11 @@ impl<'c> ContainerBroker<'c> {
 }
 
 impl ContainerBroker<'_> {
+    /// Reads the stat row; the totals may be those of the retiring file or of the shards.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if a sharded container's metadata is not
+    /// readable; else as every query: see [`ContainerBroker`].
     pub fn info(&self) -> Result<ContainerInfo> {
         let text = |row: &rusqlite::Row<'_>, column: usize| {
             Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.unwrap_or_default())
@@ -120,11 +128,19 @@ impl ContainerBroker<'_> {
         Ok(info)
     }
 
+    /// Whether the container is deleted: see [`ContainerInfo::is_deleted`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerBroker::info`].
     pub fn is_deleted(&self) -> Result<bool> {
         Ok(self.info()?.is_deleted())
     }
 
     /// Whether no policy and no shard has objects; stricter than `is_deleted`.
+    ///
+    /// # Errors
+    /// `MetadataText` if the metadata of a container with shards is not readable; else as every
+    /// query: see [`ContainerBroker`].
     pub fn is_empty(&self) -> Result<bool> {
         Ok(self.is_empty_itself()? && self.is_empty_beyond()?)
     }
@@ -138,6 +154,10 @@ impl ContainerBroker<'_> {
         Ok(most.unwrap_or(0) == 0)
     }
 
+    /// Totals of each storage policy.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn policy_stats(&self) -> Result<Vec<PolicyStats>> {
         let mut query = self.0.conn.prepare_cached(
             "SELECT storage_policy_index, object_count, bytes_used FROM policy_stat",
@@ -153,6 +173,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Changes the container's policy; objects of the old one stay until reconciled.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn set_storage_policy_index(&self, index: i64, internal: &str) -> Result<()> {
         self.execute(
             "INSERT OR IGNORE INTO policy_stat (storage_policy_index) VALUES (?)",
@@ -167,6 +190,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Stores the totals that were last reported to the account.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn reported(
         &self,
         put_timestamp: &str,
@@ -183,6 +209,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Sets the sync points of container sync; none leaves a point unchanged.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn set_x_container_sync_points(
         &self,
         point1: Option<i64>,
@@ -198,6 +227,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Merges another replica's creation, put and delete times.
+    ///
+    /// # Errors
+    /// Those of [`ContainerBroker::info`], and of the update.
     pub fn merge_timestamps(&self, created: &str, put: &str, delete: &str) -> Result<()> {
         self.merge_timestamps_with([created, put, delete], || self.is_deleted())
     }
@@ -208,6 +240,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Merges rows; the newest of each name wins.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. `Sqlite` also for a stored hash that is not hexadecimal.
     pub fn merge_items(&self, rows: Vec<ObjectRow>) -> Result<()> {
         if self.0.schema.known_triggers && rows.len() >= BATCH_ROWS_MIN {
             batch::set_triggers(self.0.conn, false)?;

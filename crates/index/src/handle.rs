@@ -19,6 +19,12 @@ use crate::{
 };
 
 /// Handle of a container's database.
+///
+/// Every operation gives `NotMounted` or `NoSpace` by its [`DriveCheck`], `Busy` while a queue is
+/// full or no thread starts, and `Closed` once the pool is closed or where it panics. One that
+/// opens the database gives `NotFound` without it, `Quarantined` for a damaged file (`Corrupt` if
+/// that cannot be moved), `Locked` while another process keeps its lock, and `Io`, `NoSpace` or
+/// `DriveFailed` of the device.
 #[derive(Clone)]
 pub struct ContainerDb {
     pool: Arc<IndexPool>,
@@ -26,7 +32,7 @@ pub struct ContainerDb {
     check: DriveCheck,
 }
 
-/// Handle of an account's database.
+/// Handle of an account's database. Operations fail as those of [`ContainerDb`].
 #[derive(Clone)]
 pub struct AccountDb {
     pool: Arc<IndexPool>,
@@ -34,7 +40,8 @@ pub struct AccountDb {
     check: DriveCheck,
 }
 
-/// Handle of a database of either kind, for replication and auditing.
+/// Handle of a database of either kind, for replication and auditing. Operations fail as those of
+/// [`ContainerDb`].
 #[derive(Clone)]
 pub struct IndexDb {
     pool: Arc<IndexPool>,
@@ -60,11 +67,19 @@ impl IndexDb {
         &self.key
     }
 
+    /// Whether there is a file of this database; it is not opened.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be read; else as every operation: see
+    /// [`IndexDb`].
     pub async fn exists(&self) -> Result<bool> {
         answer(self.pool.submit_exists(&self.key, self.check)).await
     }
 
     /// As [`ContainerDb::read`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::read`].
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -78,6 +93,9 @@ impl IndexDb {
     }
 
     /// As [`ContainerDb::write`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::write`].
     pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -88,11 +106,18 @@ impl IndexDb {
     }
 
     /// As [`ContainerDb::reclaim`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::reclaim`].
     pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }
 
     /// Creates the device's `tmp` folder, into which files are received.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace` or `DriveFailed` if the folder cannot be created or the device's synced;
+    /// else as every operation: see [`IndexDb`].
     pub async fn make_tmp(&self) -> Result<()> {
         let made = self
             .pool
@@ -102,6 +127,12 @@ impl IndexDb {
 
     /// Installs a file received in the device's `tmp` folder as this database, which must not
     /// exist. `file_name` is its name at the sender.
+    ///
+    /// # Errors
+    /// `BadRow` for a `name` that is no plain file name, or a `file_name` of another database.
+    /// `Corrupt` for a damaged file, which is then removed. `Locked` while another process has the
+    /// folder locked. `Io`, `NoSpace` or `DriveFailed` of the installation; else as every
+    /// operation: see [`IndexDb`].
     pub async fn take_received(&self, name: String, file_name: Option<String>) -> Result<Received> {
         answer(
             self.pool
@@ -113,6 +144,11 @@ impl IndexDb {
     }
 
     /// Merges this database's rows into a file received in `tmp`, and replaces the database by it.
+    ///
+    /// # Errors
+    /// `BadRow` for a `name` that is no plain file name, or a row of ours without a valid time.
+    /// `Corrupt` or `Quarantined` if either file is damaged; else as every operation that opens the
+    /// database: see [`IndexDb`].
     pub async fn replace_by_received(&self, name: String) -> Result<Received> {
         let first = name.clone();
         let filled = self
@@ -134,6 +170,11 @@ impl IndexDb {
 
     /// Removes the database and its folder if `may_go` accepts its last state; no writes occur in
     /// between.
+    ///
+    /// # Errors
+    /// Those of `may_go` as they are. `Locked` while another process has the file or the folder
+    /// locked, `Io` or `DriveFailed` if the folder cannot be removed; else as every operation that
+    /// opens the database: see [`IndexDb`].
     pub async fn remove_if<F>(&self, may_go: F) -> Result<bool>
     where
         F: FnOnce(&Broker<'_>) -> Result<bool> + Send + 'static,
@@ -149,6 +190,10 @@ impl IndexDb {
 
     /// Writes a consistent copy to a new file of this name in `tmp`, concurrently with readers and
     /// writers. Returns the copy's path and the database's file name.
+    ///
+    /// # Errors
+    /// `BadRow` for a `name` that is no plain file name, `Sqlite` if a file of this name has
+    /// content; else those of [`IndexDb::make_tmp`] and [`ContainerDb::read`].
     pub async fn snapshot(&self, name: String) -> Result<(PathBuf, String)> {
         answer(
             self.pool
@@ -182,11 +227,20 @@ impl ContainerDb {
         &self.key
     }
 
+    /// Whether there is a file of this database; it is not opened.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be read; else as every operation: see
+    /// [`ContainerDb`].
     pub async fn exists(&self) -> Result<bool> {
         answer(self.pool.submit_exists(&self.key, self.check)).await
     }
 
     /// Runs `f` on a read connection; several queries of `f` may see different commits.
+    ///
+    /// # Errors
+    /// Those of `f`, `Busy` while other processes keep replacing the file; else as every operation
+    /// that opens the database: see [`ContainerDb`].
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -200,6 +254,11 @@ impl ContainerDb {
 
     /// Runs `f` in a transaction, rolled back if it fails. With `new` a missing database is
     /// created.
+    ///
+    /// # Errors
+    /// Those of `f`, and as every operation that opens the database: see [`ContainerDb`]. `Busy`
+    /// also if another process creates it first. An error of SQLite or the device in one update
+    /// fails its whole transaction. After a failed sync the update may stand.
     pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -210,6 +269,9 @@ impl ContainerDb {
     }
 
     /// Merges rows. With `new` a missing database is created.
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::write`].
     pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ObjectRow>) -> Result<()> {
         let (reply, receiver) = oneshot::channel();
         let update = Box::new(RowsUpdate {
@@ -227,6 +289,9 @@ impl ContainerDb {
     }
 
     /// Lists objects; from the retiring file while the container is being sharded.
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::read`], also for the retiring file.
     pub async fn list_objects(
         &self,
         cursor: ListCursor,
@@ -238,6 +303,10 @@ impl ContainerDb {
 
     /// Creates the file of the own shard range's epoch beside the database; new rows go there from
     /// now on. False if there is no such range, or sharding is no longer due.
+    ///
+    /// # Errors
+    /// `Sqlite` while another process is writing; `Io`, `NoSpace` or `DriveFailed` if the new file
+    /// cannot be made; else as every operation that opens the database: see [`ContainerDb`].
     pub async fn begin_sharding(&self) -> Result<bool> {
         answer(
             self.pool
@@ -248,7 +317,11 @@ impl ContainerDb {
         .await
     }
 
-    /// Removes the retiring file, whose rows are in the shards. False if there is none.
+    /// Removes the retiring file, whose rows are in the shards. False if there is none, or an older one is left.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be read or synced, or the file not removed; else
+    /// as every operation: see [`ContainerDb`].
     pub async fn end_sharding(&self) -> Result<bool> {
         answer(
             self.pool
@@ -258,6 +331,10 @@ impl ContainerDb {
     }
 
     /// Creates the database with this epoch. False if it exists.
+    ///
+    /// # Errors
+    /// `Locked` while another process has the folder locked; `Io`, `NoSpace` or `DriveFailed` if
+    /// the file cannot be made; else as every operation: see [`ContainerDb`].
     pub async fn create_at_epoch(&self, new: NewDb, epoch: Option<String>) -> Result<bool> {
         answer(
             self.pool
@@ -269,6 +346,10 @@ impl ContainerDb {
     }
 
     /// Reclaims tombstones older than `age`, page by page, and old sync points and metadata.
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::write`]; `NotFound` without the database. Pages before the error
+    /// stay reclaimed.
     pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }
@@ -292,11 +373,19 @@ impl AccountDb {
         &self.key
     }
 
+    /// Whether there is a file of this database; it is not opened.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be read; else as every operation: see
+    /// [`AccountDb`].
     pub async fn exists(&self) -> Result<bool> {
         answer(self.pool.submit_exists(&self.key, self.check)).await
     }
 
     /// As [`ContainerDb::read`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::read`].
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -309,6 +398,9 @@ impl AccountDb {
     }
 
     /// As [`ContainerDb::write`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::write`].
     pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -318,11 +410,19 @@ impl AccountDb {
         write(&self.pool, &self.key, self.check, new, f, true).await
     }
 
+    /// Merges rows. With `new` a missing database is created.
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::write`].
     pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ContainerRow>) -> Result<()> {
         let f = move |broker: Broker<'_>| AccountBroker(broker).merge_items(rows);
         write(&self.pool, &self.key, self.check, new, f, false).await
     }
 
+    /// Lists containers.
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::read`].
     pub async fn list_containers(
         &self,
         cursor: ListCursor,
@@ -332,6 +432,10 @@ impl AccountDb {
             .await
     }
 
+    /// As [`ContainerDb::reclaim`].
+    ///
+    /// # Errors
+    /// Those of [`ContainerDb::reclaim`].
     pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }

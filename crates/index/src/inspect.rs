@@ -20,6 +20,10 @@ pub struct SyncRow {
 }
 
 /// Opens a database file and lends it to `f`.
+///
+/// # Errors
+/// `DriveFailed` (on a full device `NoSpace`) if the file is missing or cannot be opened. `Sqlite`
+/// if it is damaged or no database, or stays locked. Those of `f` are returned as they are.
 pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<T>) -> Result<T> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let config = IndexConfig::new("");
@@ -43,6 +47,10 @@ pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<
 }
 
 /// Sync points of known replicas, for rows received (`incoming`) or sent.
+///
+/// # Errors
+/// As every query: see [`Broker`]. `Sqlite` also for a database of an old release, whose table
+/// lacks `updated_at`.
 pub fn syncs(broker: &Broker<'_>, incoming: bool) -> Result<Vec<SyncRow>> {
     let table = if incoming {
         "incoming_sync"
@@ -66,6 +74,9 @@ pub fn syncs(broker: &Broker<'_>, incoming: bool) -> Result<Vec<SyncRow>> {
 }
 
 /// Shard ranges except the container's own, in the order of names.
+///
+/// # Errors
+/// Those of [`ContainerBroker::info`] and of the query of the ranges.
 pub fn shard_ranges(broker: &ContainerBroker<'_>) -> Result<Vec<ShardRange>> {
     let info = broker.info()?;
     let own = format!("{}/{}", info.account, info.container);

@@ -307,6 +307,9 @@ enum Step {
 
 impl ContainerBroker<'_> {
     /// Lists the next page of objects.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn list_objects(
         &self,
         cursor: ListCursor,
@@ -328,6 +331,9 @@ impl ContainerBroker<'_> {
 
 impl AccountBroker<'_> {
     /// Lists the next page of containers.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn list_containers(
         &self,
         cursor: ListCursor,

@@ -43,6 +43,10 @@ pub enum MetadataRefused {
 }
 
 impl Metadata {
+    /// Parses the column; an empty one has no items.
+    ///
+    /// # Errors
+    /// `MetadataText` if the column is no JSON object of `[value, time]` pairs.
     pub fn parse(column: &str) -> Result<Self> {
         if column.is_empty() {
             return Ok(Metadata::default());
@@ -117,6 +121,11 @@ impl Metadata {
         self.items.len() != before
     }
 
+    /// Checks the limits of user metadata.
+    ///
+    /// # Errors
+    /// `NotUtf8` for a NUL in a name or value. `TooMany` or `TooLarge` if the user metadata exceeds
+    /// the limits; removed items do not count.
     pub fn validate(&self, limits: MetadataLimits) -> std::result::Result<(), MetadataRefused> {
         let (mut count, mut size) = (0, 0);
         for (name, value, _) in &self.items {

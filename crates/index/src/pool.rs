@@ -264,6 +264,9 @@ impl IndexPool {
     }
 
     /// Removes a database, its folder, and parents that become empty. False if it is in use.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be removed; part of it may be gone.
     pub fn remove_db(&self, key: &DbKey) -> Result<bool> {
         if !self.close_db(key) {
             return Ok(false);
@@ -273,6 +276,11 @@ impl IndexPool {
 
     /// Writes a consistent copy of a database to a new file at `to`, concurrently with readers and
     /// writers. Blocks; not for an event loop's thread.
+    ///
+    /// # Errors
+    /// `NotFound` without the database, `Sqlite` if a file at `to` has content, `Closed` after
+    /// [`IndexPool::close_all`]; else those of opening and reading the database: see
+    /// [`ContainerDb`].
     pub fn copy_db(&self, key: &DbKey, to: PathBuf) -> Result<()> {
         let db = self.inner.lease(key)?;
         db.copy_to(&self.inner.config, &to)

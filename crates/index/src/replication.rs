@@ -167,6 +167,10 @@ impl ReplicationInfo {
 }
 
 impl Broker<'_> {
+    /// Reads the properties that replicas compare.
+    ///
+    /// # Errors
+    /// Those of [`AccountBroker::info`] or [`ContainerBroker::info`].
     pub fn replication_info(&self) -> Result<ReplicationInfo> {
         let common = ReplicationInfo {
             metadata: self.raw_metadata()?,
@@ -223,6 +227,10 @@ impl Broker<'_> {
     }
 
     /// Applies a `sync` request; returns the properties from before, and the sender's sync point.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if our metadata is not readable; else as every
+    /// query: see [`ContainerBroker`].
     pub fn answer_sync(&self, remote: &RemoteInfo) -> Result<(ReplicationInfo, i64)> {
         let mut info = self.replication_info()?;
         if self.take_policy(&info, remote)? {
@@ -243,6 +251,10 @@ impl Broker<'_> {
     }
 
     /// Applies the response to our `sync`; `info` is our request.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if our metadata is not readable; else as every
+    /// query: see [`ContainerBroker`].
     pub fn take_answer(&self, info: &ReplicationInfo, remote: &RemoteInfo) -> Result<()> {
         self.take_policy(info, remote)?;
         if self.kind() == DbKind::Container {
@@ -293,6 +305,10 @@ impl Broker<'_> {
     }
 
     /// Whether the database may be removed: empty, and deleted before `age`.
+    ///
+    /// # Errors
+    /// For a container, `Corrupt` without a stat row and `MetadataText` if its metadata is not
+    /// readable; else as every query: see [`ContainerBroker`].
     pub fn is_reclaimable(&self, info: &ReplicationInfo, age: Timestamp) -> Result<bool> {
         if !info.is_deleted_before(age) {
             return Ok(false);
@@ -310,6 +326,10 @@ impl Broker<'_> {
 
     /// Whether [`Broker::reclaim_tombstones`] or [`Broker::reclaim_other`] would remove anything; a
     /// cheap check, as most databases have nothing to reclaim.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if the metadata is not readable; else as every
+    /// query: see [`Broker`].
     pub fn has_reclaimable(&self, age: Timestamp, sync_age: Timestamp) -> Result<bool> {
         let column = match self.kind() {
             DbKind::Account => "delete_timestamp",

@@ -40,6 +40,9 @@ pub struct SyncPoint {
 
 impl Broker<'_> {
     /// Sync point of a replica by its id, or -1.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn sync_point(&self, remote_id: &str, incoming: bool) -> Result<i64> {
         let sql = format!(
             "SELECT sync_point FROM {} WHERE remote_id = ?",
@@ -53,6 +56,10 @@ impl Broker<'_> {
         Ok(point.unwrap_or(-1))
     }
 
+    /// Sync points of all known replicas.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn sync_points(&self, incoming: bool) -> Result<Vec<SyncPoint>> {
         let sql = format!("SELECT remote_id, sync_point FROM {}", table(incoming));
         let mut query = self.conn.prepare_cached(&sql)?;
@@ -66,6 +73,9 @@ impl Broker<'_> {
     }
 
     /// Raises sync points; never lowers them.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn merge_syncs(&self, points: &[SyncPoint], incoming: bool) -> Result<()> {
         let table = table(incoming);
         let update =
@@ -81,6 +91,9 @@ impl Broker<'_> {
     }
 
     /// Id of the database file: a replacement has another.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn id(&self) -> Result<String> {
         let sql = self.sql("SELECT id FROM {stat}");
         let id = self
@@ -91,6 +104,9 @@ impl Broker<'_> {
     }
 
     /// Highest ROWID ever assigned, or -1.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn max_row(&self) -> Result<i64> {
         let row = self
             .conn
@@ -158,11 +174,17 @@ fn object_record(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
 
 impl ContainerBroker<'_> {
     /// Rows including tombstones, by ROWID.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`](crate::Broker).
     pub fn items_since(&self, start: i64, count: usize) -> Result<Vec<ObjectRecord>> {
         self.rows_since(OBJECT_COLUMNS, start, count, object_record)
     }
 
     /// Rows of other policies than the container's, which the reconciler moves.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`](crate::Broker).
     pub fn misplaced_since(&self, start: i64, count: usize) -> Result<Vec<ObjectRecord>> {
         let sql = format!(
             "SELECT {OBJECT_COLUMNS} FROM object WHERE ROWID > ? AND storage_policy_index !=
@@ -173,11 +195,19 @@ impl ContainerBroker<'_> {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
+    /// ROWID up to which misplaced rows are queued for the reconciler, or -1.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn reconciler_sync_point(&self) -> Result<i64> {
         let sql = "SELECT reconciler_sync_point FROM container_info";
         Ok(self.conn.query_row(sql, [], |row| row.get(0))?)
     }
 
+    /// Stores the ROWID up to which misplaced rows are queued for the reconciler.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn set_reconciler_sync_point(&self, point: i64) -> Result<()> {
         self.conn.execute(
             "UPDATE container_info SET reconciler_sync_point = ?",
@@ -187,6 +217,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Gives a copy a new id, and resets its reported totals: those were reported for the original.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn newid(&self, remote_id: &str) -> Result<()> {
         self.newid_common(remote_id)?;
         self.conn.execute(
@@ -199,6 +232,10 @@ impl ContainerBroker<'_> {
 }
 
 impl AccountBroker<'_> {
+    /// Rows including tombstones, by ROWID.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn items_since(&self, start: i64, count: usize) -> Result<Vec<ContainerRecord>> {
         self.rows_since(
             "ROWID, name, put_timestamp, delete_timestamp, object_count, bytes_used, deleted,
@@ -220,6 +257,10 @@ impl AccountBroker<'_> {
         )
     }
 
+    /// Gives a copy a new id, and a sync point that covers all rows of `remote_id`.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn newid(&self, remote_id: &str) -> Result<()> {
         self.newid_common(remote_id)
     }

@@ -30,6 +30,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Creates the link of a synced container, or removes that of one no longer synced.
+    ///
+    /// # Errors
+    /// The queries' errors, as of kind `Other`, and those of creating or removing the link.
     pub fn update_sync_store(&self) -> io::Result<()> {
         let metadata = self.metadata().map_err(io::Error::other)?;
         if metadata.get(TO).is_none() && metadata.get(KEY).is_none() {
@@ -71,6 +74,9 @@ impl ContainerBroker<'_> {
 }
 
 /// Removes a link, and folders that become empty.
+///
+/// # Errors
+/// That of removing the link. A missing link, or a folder that stays, is no error.
 pub fn remove(link: &std::path::Path) -> io::Result<()> {
     match fs::remove_file(link) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

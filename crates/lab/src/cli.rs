@@ -51,6 +51,10 @@ pub enum LabCommand {
 }
 
 /// Runs a command; the caller prints its errors.
+///
+/// # Errors
+/// An argument, a workload or a run's folder is invalid, a driver cannot be used, or a file cannot
+/// be written. A run that failed, or a condition that holds, is an exit code instead.
 pub fn run(command: LabCommand) -> Result<ExitCode> {
     match command {
         LabCommand::Run(arguments) => run::run(&arguments),

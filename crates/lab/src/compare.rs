@@ -60,6 +60,9 @@ pub struct Repetitions {
 }
 
 /// The repetitions at a path: a run folder is one, a folder of run folders has one for each.
+///
+/// # Errors
+/// `Open` if a run cannot be read, `Empty` if there is none.
 pub fn repetitions(input: &Input) -> Result<Repetitions, CompareError> {
     let name = input.label.clone().unwrap_or_else(|| {
         let name = input.path.file_name();

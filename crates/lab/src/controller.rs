@@ -71,6 +71,9 @@ impl Conductor<'_> {
     /// Executes all stages. If preparation fails, measuring stages are skipped and cleanup stages
     /// still run. A store that is unreachable from the start is tried and reported once; one that
     /// becomes unreachable is tried once more, for cleanup.
+    ///
+    /// # Errors
+    /// `Write` if a file of the run's folder cannot be written. A failure of the store is a result.
     pub fn run(mut self) -> Result<RunMeta, RunError> {
         let folder = self.writer.folder().root().to_owned();
         self.meta.drivers = self.links.iter().map(|link| link.meta()).collect();

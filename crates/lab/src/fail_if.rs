@@ -54,6 +54,9 @@ pub enum ScopeError {
 
 impl Scope {
     /// Splits `main/read p99>50ms` into scope, bound and limit.
+    ///
+    /// # Errors
+    /// `Form` if the bound, the measure or the limit is missing.
     pub fn parse(text: &str) -> Result<(Self, Bound, &str), ScopeError> {
         let wrong = || ScopeError::Form(text.to_owned());
         let at = text.find(['<', '>']).ok_or_else(wrong)?;

@@ -118,6 +118,9 @@ impl Footprint {
 impl LocalAccess {
     /// Refuses a plan that names a path outside. Reads the file system: a symbolic link counts as
     /// its target.
+    ///
+    /// # Errors
+    /// `Path` for the first path outside; `Rados` for a cluster, if no folder is allowed.
     pub fn check(&self, footprint: &Footprint) -> Result<(), ConfinedError> {
         let LocalAccess::Below(allowed) = self else {
             return Ok(());

@@ -85,6 +85,10 @@ impl Source {
 }
 
 /// All imported runs of a file, or of a folder and its subfolders.
+///
+/// # Errors
+/// `Nothing` if no file has a known format, `Malformed` for a line of one that has; `Io`,
+/// `TooLarge` or `TooMany` for files that cannot be read.
 pub fn import(path: &Path) -> Result<Vec<Run>, ImportError> {
     let mut runs = Vec::new();
     if path.is_dir() {

@@ -29,6 +29,10 @@ pub enum OpenError {
 }
 
 /// All runs at `path`: a run folder, a folder of run folders, or another tool's results.
+///
+/// # Errors
+/// `Io` for a folder that cannot be listed, `TooMany` for more than 4096 runs, `Read` for a run
+/// folder that cannot be read. Without one, `Import` if there is nothing to import.
 pub fn open(path: &Path) -> Result<Vec<Run>, OpenError> {
     let mut folders = Vec::new();
     find(path, DEPTH_MAX, &mut folders)?;

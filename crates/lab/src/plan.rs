@@ -444,10 +444,18 @@ pub mod seconds {
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
+    /// Writes the seconds as a number.
+    ///
+    /// # Errors
+    /// An error of the serializer; any duration is a number.
     pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(value.as_secs_f64())
     }
 
+    /// Reads seconds from a number.
+    ///
+    /// # Errors
+    /// The value is no number, is negative, or is too large for a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let value = f64::deserialize(deserializer)?;
         Duration::try_from_secs_f64(value).map_err(D::Error::custom)
@@ -460,6 +468,10 @@ pub mod maybe_seconds {
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
+    /// Writes the seconds as a number, or null.
+    ///
+    /// # Errors
+    /// An error of the serializer; any duration is a number.
     pub fn serialize<S: Serializer>(
         value: &Option<Duration>,
         serializer: S,
@@ -470,6 +482,10 @@ pub mod maybe_seconds {
         }
     }
 
+    /// Reads seconds from a number, or nothing from null.
+    ///
+    /// # Errors
+    /// The value is neither null nor a number, is negative, or is too large for a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {

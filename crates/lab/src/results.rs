@@ -25,6 +25,9 @@ use std::path::Path;
 
 /// Writes all tables of a recorded run beside its files, replacing earlier ones.
 /// `docs/lab-results.md` lists their names.
+///
+/// # Errors
+/// `Io` for the first table that cannot be made or written.
 pub fn write_tables(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
     cosbench::write(folder, recorded)?;
     ssbench::write(folder, recorded)?;

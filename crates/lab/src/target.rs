@@ -189,6 +189,11 @@ pub enum Target {
 
 impl Target {
     /// Parses the settings, connects to the store and signs in.
+    ///
+    /// # Errors
+    /// `UnknownStorage` or `UnknownAuth` for a type; `Missing` or `Setting` for a setting;
+    /// `Unreachable`, `NotAStore`, `Refused` or `UnnamedHost` if sign-in fails; `Other` for TLS and
+    /// librados.
     pub async fn open(access: &Access, options: &TargetOptions) -> Result<Self, TargetError> {
         let storage = &access.storage;
         match storage.kind.to_ascii_lowercase().as_str() {
@@ -267,6 +272,11 @@ pub enum Session {
 }
 
 impl Session {
+    /// Performs one request.
+    ///
+    /// # Errors
+    /// The reason as an [`ErrorKind`]: an error status, no connection or one that broke, a timeout,
+    /// or content that differs from what was written.
     #[inline]
     pub async fn perform(&mut self, request: &Request<'_>) -> Result<Done, Failure> {
         match self {

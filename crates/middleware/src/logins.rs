@@ -95,6 +95,9 @@ impl Logins {
     }
 
     /// May this address check this user's key now?
+    ///
+    /// # Errors
+    /// `HeldBack` after too many failures.
     pub fn may_try(&self, address: Address, user: &str) -> Result<(), NotNow> {
         let may = self.0.failures.may_try(address, user, Instant::now());
         may.map_err(|wait| {
@@ -120,6 +123,9 @@ impl Logins {
 
     /// Is it the password? Hashing runs on a thread of its own, by turns. An attempt that was
     /// blocked while waiting for its turn is refused.
+    ///
+    /// # Errors
+    /// `Busy` if too many passwords wait, or the thread panics; `HeldBack` as [`Logins::may_try`].
     pub async fn matches(
         &self,
         address: Address,

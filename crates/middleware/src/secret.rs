@@ -25,6 +25,9 @@ pub enum Secret {
 
 impl Secret {
     /// Parses a password. The error describes what was expected.
+    ///
+    /// # Errors
+    /// An empty text, and a hash whose rounds, salt or length are not valid.
     pub fn read(text: &str) -> Result<Secret, &'static str> {
         let Some(hashed) = text.strip_prefix(HASHED) else {
             return match text {

@@ -68,6 +68,9 @@ impl Cluster {
     }
 
     /// The rings, loaded on first use: account and container servers need none.
+    ///
+    /// # Errors
+    /// A ring file of `swift_dir` is missing, cannot be read or is no valid ring.
     pub fn rings(&self) -> Result<Arc<Rings>> {
         if let Some(rings) = self.rings.get() {
             return Ok(rings.clone());
@@ -87,6 +90,10 @@ impl Cluster {
 pub struct Clusters(BTreeMap<PathBuf, Arc<Cluster>>);
 
 impl Clusters {
+    /// The cluster of `swift_dir`, loaded on first use.
+    ///
+    /// # Errors
+    /// Its swift.conf cannot be read or is invalid.
     pub fn get(&mut self, swift_dir: &Path) -> Result<Arc<Cluster>> {
         if let Some(known) = self.0.get(swift_dir) {
             return Ok(known.clone());

@@ -40,6 +40,9 @@ pub struct ServerConf {
 const PROGRAMS: [&str; 3] = ["object-relinker", "drive-audit", "dispersion"];
 
 /// Reads a conf file, or a folder whose `*.conf` files are concatenated in the order of names.
+///
+/// # Errors
+/// A file cannot be read, is not UTF-8 or cannot be parsed; or the folder has no `*.conf` file.
 pub fn read_conf(path: &Path) -> Result<Conf> {
     let name = path.display().to_string();
     if !path.is_dir() {
@@ -75,6 +78,11 @@ fn read_text(path: &Path) -> Result<String> {
 }
 
 impl ServerConf {
+    /// Reads a conf file or folder, and checks its pipeline.
+    ///
+    /// # Errors
+    /// The conf cannot be read, has no pipeline or no application, or names a section that it
+    /// lacks, a server that does not exist, or Python code.
     pub fn load(path: &Path) -> Result<ServerConf> {
         let path = std::path::absolute(path)
             .with_context(|| format!("{} is no usable path", path.display()))?;

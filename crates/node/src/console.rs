@@ -102,6 +102,10 @@ pub(crate) async fn serve(
 
 /// Serves a console alone until a signal ends it. `greeting` is printed once it is ready, and not
 /// if it fails: its certificate is read first.
+///
+/// # Errors
+/// The certificate or its key cannot be loaded, threads or signal handlers cannot be started, or
+/// the console ends with an error.
 pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
     let start = console.start(None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -57,6 +57,10 @@ pub struct Called {
 }
 
 /// Runs until a signal, or for one pass.
+///
+/// # Errors
+/// The conf lacks the daemon's section or has an invalid option, another process serves the folder,
+/// or the daemon may not run beside its server (`exclusive_databases`).
 pub fn run(called: &Called) -> Result<()> {
     let section = section(&called.conf, called.kind)?;
     let once = called.once || !section.bool_or("daemonize", true);

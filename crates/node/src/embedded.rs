@@ -32,6 +32,9 @@ pub struct Filtered {
 
 impl Embedded {
     /// Reads `swift_dir`, `conn_timeout` and the TLS of calls from the section of an application.
+    ///
+    /// # Errors
+    /// swift.conf cannot be read or is invalid, or an option of the section is.
     pub fn open(section: &Section) -> Result<Embedded> {
         let cluster = Clusters::default().get(&Folders::read(section).swift_dir)?;
         let timeout = section.seconds_or("conn_timeout", 0.5)?;
@@ -51,6 +54,9 @@ impl Embedded {
     }
 
     /// The proxy of a conf, alone and behind `filters`, outermost first.
+    ///
+    /// # Errors
+    /// An option of the conf or of a filter is invalid, or a ring cannot be loaded.
     pub fn proxy(&self, conf: &ServerConf, filters: &[Filter]) -> Result<Filtered> {
         let proxy = services::proxy(conf, &self.cluster, &self.backends, &self.clock)?;
         let env = pipeline::filter_env(&self.cluster, Some(proxy.clone()), self.clock.clone());

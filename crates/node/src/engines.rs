@@ -136,6 +136,9 @@ impl EngineModules {
 
     /// Constructs the engine of each policy of a cluster; also returns them by name. Policies whose
     /// modules have the same engine share one.
+    ///
+    /// # Errors
+    /// A policy's module does not exist or is of the other type, or one of its options is invalid.
     pub fn make(
         &self,
         cluster: &Cluster,

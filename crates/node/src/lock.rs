@@ -41,6 +41,9 @@ pub struct FolderLock(#[allow(dead_code, reason = "the open file is the lock")] 
 impl FolderLock {
     /// Locks a folder for a role. If it is missing, or the file system has no such locks, logs a
     /// warning and locks nothing.
+    ///
+    /// # Errors
+    /// Another process of this role holds the folder.
     pub fn devices(folder: &Path, role: &str) -> Result<FolderLock> {
         match lock_range(folder, role) {
             Ok(file) => {
@@ -90,6 +93,9 @@ impl FolderLock {
     }
 
     /// Locks a data folder of `cairn up`.
+    ///
+    /// # Errors
+    /// Another cairn holds the folder, or its lock file cannot be created or locked.
     pub fn data(folder: &Path) -> Result<FolderLock> {
         let remedy = "choose another folder with --data";
         match lock_file(&folder.join("lock")) {

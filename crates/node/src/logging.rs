@@ -38,6 +38,9 @@ pub struct LogOptions {
 }
 
 /// Starts the log of this process; a second call has no effect.
+///
+/// # Errors
+/// The level of the options, or of RUST_LOG, is no log filter.
 pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     let filter = filter(options, std::env::var("RUST_LOG").ok(), from_conf)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter);

@@ -24,6 +24,9 @@ struct Account {
 }
 
 /// Switches to `user` if this process is root's; otherwise logs that nothing changed.
+///
+/// # Errors
+/// As root: /etc/passwd or /etc/group cannot be read, the user is not in it, or the kernel refuses.
 pub fn become_user(user: &str) -> Result<()> {
     if !geteuid().is_root() {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();

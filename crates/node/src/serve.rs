@@ -80,6 +80,9 @@ pub struct Worker {
 }
 
 /// Reads conf files and folders; `only` restricts the role of their servers.
+///
+/// # Errors
+/// A conf is invalid (see [`ServerConf::load`]), or is of another role.
 pub fn load(paths: &[PathBuf], only: Option<Role>) -> Result<Vec<ServerConf>> {
     let confs = paths
         .iter()
@@ -100,6 +103,10 @@ pub fn load(paths: &[PathBuf], only: Option<Role>) -> Result<Vec<ServerConf>> {
 }
 
 /// Constructs and drops all services, to report errors that would prevent serving.
+///
+/// # Errors
+/// An option is invalid, two servers have one address, or a service cannot be constructed, as
+/// without its rings or swift.conf.
 pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
     let servers = with_settings(confs)?;
     logging::start(&run.log, log_level(&servers))?;
@@ -122,6 +129,10 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
 }
 
 /// Serves until a signal ends it.
+///
+/// # Errors
+/// As [`check`]; also if another process serves a folder, a port cannot be bound, the pid file
+/// cannot be written, or the user cannot be switched to.
 pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     let servers = with_settings(confs)?;
     logging::start(&options.log, log_level(&servers))?;

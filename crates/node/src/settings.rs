@@ -110,6 +110,10 @@ impl LogLevel {
 }
 
 impl ServerSettings {
+    /// Reads the settings of a server's conf.
+    ///
+    /// # Errors
+    /// `bind_port` is missing, an option's value is invalid, or the certificates cannot be loaded.
     pub fn read(conf: &ServerConf) -> Result<ServerSettings> {
         let section = &conf.app;
         let client_timeout = positive(section, "client_timeout", 60.0)?;
@@ -260,6 +264,9 @@ fn workers(section: &Section) -> Result<Option<usize>, ConfError> {
 }
 
 /// The option `log_level`, in syslog's words.
+///
+/// # Errors
+/// The value is none of syslog's levels.
 pub fn log_level(section: &Section) -> Result<LogLevel> {
     let text = section
         .str_or("log_level", "INFO")

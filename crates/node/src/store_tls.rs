@@ -18,6 +18,9 @@ pub struct StoreTls {
 
 impl StoreTls {
     /// The TLS of a given certificate and its key.
+    ///
+    /// # Errors
+    /// The certificate's file cannot be read, or has none. The key is not read here.
     pub fn given(cert: PathBuf, key: PathBuf) -> Result<StoreTls> {
         Ok(StoreTls {
             fingerprint: fingerprint(&cert)?,

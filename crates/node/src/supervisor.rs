@@ -65,6 +65,10 @@ pub struct Called {
 }
 
 /// Serves until a signal ends it.
+///
+/// # Errors
+/// The conf is invalid, another process serves its folder, a port cannot be bound, the user cannot
+/// be switched to, or the first worker does not start. In a worker: see [`serve::run`].
 pub fn run(called: Called) -> Result<()> {
     if let Ok(parent) = std::env::var(WORKER) {
         return work(&called, Pid::from_raw(parent.parse().unwrap_or_default()));

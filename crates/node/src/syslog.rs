@@ -60,12 +60,19 @@ pub struct SyslogOptions {
 impl SyslogOptions {
     /// Reads `log_address` (/dev/log), `log_udp_host`, `log_udp_port` (514), `log_facility`
     /// (LOG_LOCAL0) and `log_name` (the program's) of a section.
+    ///
+    /// # Errors
+    /// `log_facility` is no facility, `log_udp_port` is no port, or `log_udp_host` cannot be
+    /// resolved.
     pub fn read(section: &Section, program: &str) -> Result<SyslogOptions> {
         SyslogOptions::read_prefixed(section, "", program)
     }
 
     /// The access log's options: `access_log_address` and so on, each overriding `log_address` and
     /// so on.
+    ///
+    /// # Errors
+    /// See [`SyslogOptions::read`].
     pub fn read_access(section: &Section, program: &str) -> Result<SyslogOptions> {
         SyslogOptions::read_prefixed(section, "access_", program)
     }

@@ -92,6 +92,10 @@ pub struct Store {
 }
 
 /// Creates the data folder, or updates its files by the options; serves nothing.
+///
+/// # Errors
+/// The folder is in use or cannot be written, an option is out of range or contradicts the store
+/// that is there, an address is taken, or the default user would be open to other machines.
 pub fn write_configuration(options: &UpOptions) -> Result<Store> {
     let data = match &options.data {
         Some(data) => data.clone(),
@@ -120,6 +124,10 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
 }
 
 /// Serves the store until a signal ends it, and beside it `console`, if the options have one.
+///
+/// # Errors
+/// The data folder cannot be prepared (see [`write_configuration`]), nor the console, or the
+/// servers cannot serve (see [`serve::run`]).
 pub fn up(options: UpOptions, console: Arc<dyn ConsoleServer>) -> Result<()> {
     logging::start(&options.log, LogLevel::Info)?;
     let store = write_configuration(&options)?;

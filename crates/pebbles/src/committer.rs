@@ -33,6 +33,10 @@ pub struct Committer {
 }
 
 impl Committer {
+    /// Starts the thread; `name` is in its own name.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
     pub fn start(store: Arc<Store>, name: &str) -> std::io::Result<Self> {
         let queue = Arc::new(Queue {
             waiting: Mutex::new(Waiting {

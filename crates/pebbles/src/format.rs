@@ -130,6 +130,11 @@ impl VolumeHeader {
         bytes
     }
 
+    /// Parses and checks a volume's header. `offset`: in the volume, of these bytes.
+    ///
+    /// # Errors
+    /// `Short` or `Magic` for bytes that are none, `Checksum` for a damaged header, `Version` for
+    /// one of another format.
     pub fn parse(bytes: &[u8], offset: u64) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);
@@ -191,6 +196,10 @@ impl BatchHeader {
     }
 
     /// `offset`: in the volume, of these bytes.
+    ///
+    /// # Errors
+    /// `Short`, `Magic` or `Version` for bytes that are none of this format, `Checksum` or `Range`
+    /// for a damaged header.
     pub fn parse(bytes: &[u8], offset: u64) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);
@@ -314,6 +323,11 @@ impl RecordHeader {
         bytes
     }
 
+    /// Parses and checks a record's header. `binding` is its place.
+    ///
+    /// # Errors
+    /// `Short`, `Magic` or `Version` for bytes that are none of this format, `Checksum` or `Range`
+    /// for a damaged header.
     pub fn parse(bytes: &[u8], binding: Binding) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);

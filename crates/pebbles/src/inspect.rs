@@ -108,6 +108,9 @@ impl Check {
 
 impl Inspected {
     /// Reads every batch of every volume, and every large body.
+    ///
+    /// # Errors
+    /// `Io` if a volume cannot be read; damaged records are in the account.
     pub fn check(&self) -> Result<Check, PebblesError> {
         let mut check = Check {
             unreadable: self.recovery.unreadable,
@@ -183,6 +186,9 @@ impl Inspected {
     }
 
     /// The file of a large body; `None`: the record has the body.
+    ///
+    /// # Errors
+    /// The file is gone or cannot be opened.
     pub fn large(&self, entry: &Entry) -> io::Result<Option<File>> {
         let path = |number| self.path.join(LARGE).join(large_name(number));
         entry

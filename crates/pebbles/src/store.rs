@@ -136,6 +136,10 @@ pub struct Store {
 
 impl Store {
     /// Opens the volumes of a folder, and reads what no checkpoint knows.
+    ///
+    /// # Errors
+    /// `Format` for volumes of another version; `NoSpace` or `Io` if they cannot be read or mended;
+    /// `Poisoned` if the end of damaged records cannot be written.
     pub fn open(
         medium: Arc<dyn Medium>,
         config: Config,
@@ -146,6 +150,9 @@ impl Store {
     }
 
     /// Opens them to be looked at: it takes no writes, as if one had failed.
+    ///
+    /// # Errors
+    /// `Format` for volumes of another version, `Io` if they cannot be read.
     pub fn open_read_only(
         medium: Arc<dyn Medium>,
         config: Config,

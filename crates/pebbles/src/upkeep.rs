@@ -84,6 +84,10 @@ impl Upkeep {
     }
 
     /// One step of whatever is due; `None`: nothing is.
+    ///
+    /// # Errors
+    /// Those of [`Upkeep::prepare`], [`Upkeep::checkpoint`] and [`Upkeep::compact`], if none of the
+    /// three went on.
     pub fn step(&mut self) -> Result<Option<Task>, PebblesError> {
         if self.store.is_poisoned() {
             self.checkpoint = None;
@@ -118,6 +122,9 @@ impl Upkeep {
     }
 
     /// Makes a volume ahead; false where there are enough, or there is no room.
+    ///
+    /// # Errors
+    /// `Io` if a volume cannot be made, written or removed; `NoSpace` if its zeros have no room.
     pub fn prepare(&mut self) -> Result<bool, PebblesError> {
         if let Some(volume) = self.take_unwritten() {
             // Out of the committer's reach meanwhile.
@@ -160,6 +167,9 @@ impl Upkeep {
     }
 
     /// Goes on with a checkpoint, or begins one; false when it has been completed.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io` if it cannot be written or synced. It is discarded, and tried again later.
     pub fn checkpoint(&mut self) -> Result<bool, PebblesError> {
         match self.step_checkpoint() {
             Ok(true) => Ok(true),
@@ -190,6 +200,10 @@ impl Upkeep {
 
     /// Goes on with a compaction, or begins one; false where nothing is worth it. A volume that
     /// cannot be compacted now waits, and another one is next.
+    ///
+    /// # Errors
+    /// Those of a step that poisons the store, and `Io` if the free space is not known. Others are
+    /// left for [`Upkeep::take_failure`].
     pub fn compact(&mut self) -> Result<bool, PebblesError> {
         let compaction = match self.compaction.take() {
             Some(compaction) => Some(compaction),

@@ -144,6 +144,10 @@ impl Backends {
 
     /// Calls the server at `address`; the request's URI is a path and query. `timeout` bounds the
     /// wait for the response's head, from now. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// `Timeout` without a response in time; over the network as [`CallError`] says, and at once
+    /// `Connect` for a host known to be lost.
     pub async fn call(
         &self,
         address: SocketAddr,

@@ -250,6 +250,9 @@ impl Gather {
 
     /// Waits until a quorum is prepared, and tells all to commit. If too few are, nobody is told,
     /// and the answers of the others are returned, missing ones as 503.
+    ///
+    /// # Errors
+    /// The answers, if too few servers are prepared.
     pub async fn commit(&mut self) -> Result<(), Vec<Answer>> {
         // Those that are prepared stay open until they are told.
         while !self.quorum.is_reached_by(self.prepared) && self.open > self.prepared {

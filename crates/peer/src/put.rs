@@ -54,6 +54,10 @@ pub enum OpenError {
 impl Putter {
     /// Sends the head and waits until the backend requests the body or responds without it.
     /// `length` is the body's, if known.
+    ///
+    /// # Errors
+    /// `Timeout` if it does neither in time or its host hangs, `NoFooters` if the body ends with
+    /// footers and the server takes none, `Call` if the request fails.
     pub async fn open(
         backends: &Arc<Backends>,
         node: Node,

@@ -215,6 +215,9 @@ pub struct Rings {
 
 impl Rings {
     /// Loads `account.ring.gz`, `container.ring.gz` and each policy's object ring.
+    ///
+    /// # Errors
+    /// A file that is missing or no ring, with its path.
     pub fn open(swift_dir: &Path, policies: &PolicySet) -> Result<Arc<Self>, RingsError> {
         let open = |name: &str| Followed::open(swift_dir.join(format!("{name}.ring.gz")));
         let mut objects = BTreeMap::new();

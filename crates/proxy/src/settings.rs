@@ -99,6 +99,11 @@ const OWNER_HEADERS: &str = "x-container-read, x-container-write, x-container-sy
     x-container-meta-temp-url-key, x-container-meta-temp-url-key-2, x-account-access-control";
 
 impl ProxyOptions {
+    /// Reads the proxy's section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a percentage over 100, a divisor of 100
+    /// or less, and a bad `request_node_count`.
     pub fn read(section: &Section, constraints: &Constraints) -> Result<Self, ConfError> {
         let node_timeout = section.seconds_or("node_timeout", 10.0)?;
         let divisor = section.u64_or("expiring_objects_container_divisor", 86_400)?;

@@ -43,6 +43,10 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Makes a proxy of its settings.
+    ///
+    /// # Errors
+    /// As [`ProxyOptions::read`]; `Value` also for a bad sorting method or affinity.
     pub fn new(settings: ProxySettings, backends: Arc<Backends>) -> Result<Arc<Self>, ConfError> {
         let options = ProxyOptions::read(&settings.section, &settings.constraints)?;
         let affinities = Affinities::read(&settings.section, &settings.policy_sections)?;

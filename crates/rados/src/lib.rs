@@ -156,6 +156,10 @@ impl std::fmt::Debug for Cluster {
 impl Cluster {
     /// Connects as `user` (`None`: admin) with the conf file (`None`: the usual places) and with
     /// options set over it.
+    ///
+    /// # Errors
+    /// `Absent` or `Function` for the library, `Name` for an argument with a zero byte, `Connect`
+    /// if the cause is known, `Call` with the errno if not.
     pub fn connect(
         user: Option<&str>,
         conf: Option<&str>,
@@ -211,6 +215,9 @@ impl Cluster {
     }
 
     /// An option as it stands, of the conf file or its default.
+    ///
+    /// # Errors
+    /// `Name` for a zero byte in it; `Call` for an unknown option, or a value of 4 KiB or more.
     pub fn option(&self, name: &str) -> Result<String> {
         let name = text(name)?;
         let mut value = vec![0u8; OPTION_BYTES];
@@ -229,6 +236,10 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&value).into_owned())
     }
 
+    /// Creates a pool.
+    ///
+    /// # Errors
+    /// `Name` for a zero byte in its name; `Call` with the errno, EEXIST if there is one.
     pub fn create_pool(&self, name: &str) -> Result<()> {
         let name = text(name)?;
         // SAFETY: a live handle, a string that ends with a zero.
@@ -236,6 +247,10 @@ impl Cluster {
         check("rados_pool_create", made).map(|_| ())
     }
 
+    /// Deletes a pool with its objects.
+    ///
+    /// # Errors
+    /// `Name` for a zero byte in its name; `Call` with the errno, ENOENT if there is none.
     pub fn delete_pool(&self, name: &str) -> Result<()> {
         let name = text(name)?;
         // SAFETY: a live handle, a string that ends with a zero.
@@ -243,6 +258,10 @@ impl Cluster {
         check("rados_pool_delete", deleted).map(|_| ())
     }
 
+    /// Opens a pool.
+    ///
+    /// # Errors
+    /// `Name` for a zero byte in its name; `Call` with the errno, ENOENT if there is none.
     pub fn pool(self: &Arc<Self>, name: &str) -> Result<Pool> {
         let name = text(name)?;
         let mut handle = ptr::null_mut();
@@ -265,6 +284,9 @@ impl Drop for Cluster {
 }
 
 /// Objects of one pool.
+///
+/// A call fails with [`RadosError::Name`] for an object's name with a zero byte, and else with
+/// [`RadosError::Call`], whose errno is ENOENT if there is no such object.
 pub struct Pool {
     cluster: Arc<Cluster>,
     handle: Handle,
@@ -283,6 +305,9 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     /// Replaces the object's content.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn write_full(&self, object: &str, bytes: &[u8]) -> Result<()> {
         let object = text(object)?;
         let write = self.cluster.functions.write_full;
@@ -298,6 +323,10 @@ impl Pool {
         check("rados_write_full", result).map(|_| ())
     }
 
+    /// Writes into the object from `offset` on.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn write_at(&self, object: &str, bytes: &[u8], offset: u64) -> Result<()> {
         let object = text(object)?;
         let write = self.cluster.functions.write;
@@ -308,6 +337,9 @@ impl Pool {
     }
 
     /// How many bytes were read; 0 at the end.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn read_at(&self, object: &str, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let object = text(object)?;
         let read = self.cluster.functions.read;
@@ -317,6 +349,10 @@ impl Pool {
         check("rados_read", result)
     }
 
+    /// Removes the object.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn remove(&self, object: &str) -> Result<()> {
         let object = text(object)?;
         // SAFETY: a live handle, a string that ends with a zero.
@@ -325,6 +361,9 @@ impl Pool {
     }
 
     /// Calls `each` with the names of the pool's objects, in no order, until it returns false.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn list(&self, mut each: impl FnMut(&[u8]) -> bool) -> Result<()> {
         let functions = &self.cluster.functions;
         let mut list = ptr::null_mut();
@@ -353,6 +392,10 @@ impl Pool {
         ended
     }
 
+    /// The object's size in bytes.
+    ///
+    /// # Errors
+    /// As every call: see [`Pool`].
     pub fn size(&self, object: &str) -> Result<u64> {
         let object = text(object)?;
         let (mut size, mut modified) = (0u64, 0i64);

@@ -11,6 +11,9 @@ pub struct AddressError {
 }
 
 /// Normalises an IPv4 or IPv6 address.
+///
+/// # Errors
+/// It is neither an IPv4 nor an IPv6 address.
 pub fn normalize_ip(ip: &str) -> Result<String, AddressError> {
     let lower = ip.to_lowercase();
     if lower.parse::<Ipv4Addr>().is_ok() {
@@ -26,6 +29,9 @@ pub fn normalize_ip(ip: &str) -> Result<String, AddressError> {
 }
 
 /// Normalises an IP address, in brackets or not, or a host name.
+///
+/// # Errors
+/// It is neither an IP address nor a host name, or is a host name in brackets.
 pub fn normalize_address(address: &str) -> Result<String, AddressError> {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     if address.starts_with('[') && address.ends_with(']') {

@@ -1,8 +1,8 @@
 //! The ring builder: holds devices and the assignment of partitions, which
-//! [`RingBuilder::rebalance`] domains on them.
+//! [`RingBuilder::rebalance`] changes.
 //!
 //! Behaves like OpenStack Swift's builder does. With the same devices, history, clock and seed it
-//! domains every replica on the same device, so the two programs can be compared exactly and used
+//! places every replica on the same device, so the two programs can be compared exactly and used
 //! alternately. One count differs on purpose: with fractional replicas Swift's report of moved
 //! partitions and dispersion covers only partitions that have the extra replica; here it covers
 //! all.
@@ -74,6 +74,10 @@ pub struct BuilderDevice {
 }
 
 impl RingBuilder {
+    /// A builder without devices.
+    ///
+    /// # Errors
+    /// `Invalid` for a partition power above 32, or replicas outside 1 to 65536.
     pub fn new(
         part_power: u32,
         replicas: f64,
@@ -183,6 +187,9 @@ impl RingBuilder {
     }
 
     /// Sets the width of device ids in written rings: two bytes hold ids up to 65534, four any.
+    ///
+    /// # Errors
+    /// `Invalid` for a width other than 2 or 4, or too narrow for the highest device id.
     pub fn set_dev_id_bytes(&mut self, bytes: u8) -> Result<(), BuilderError> {
         let fits = id_bytes_for(self.devs.len().saturating_sub(1) as u32) <= bytes;
         if !fits || !matches!(bytes, 2 | 4) {
@@ -213,12 +220,20 @@ impl RingBuilder {
         }
     }
 
+    /// The ring as it would be written now.
+    ///
+    /// # Errors
+    /// The assignments contradict themselves: see [`Ring::from_data`].
     pub fn ring(&self) -> Result<Ring, RingError> {
         Ring::from_data(self.ring_data())
     }
 
     /// Recovers a builder from a ring. Data that a ring does not contain is lost: `min_part_hours`
     /// is given anew, overload is 0, and every partition may move at once.
+    ///
+    /// # Errors
+    /// `Ring` if the ring contradicts itself; `Invalid` for a partition power above 32, or replicas
+    /// above 65536.
     pub fn from_ring_data(
         data: &RingData,
         min_part_hours: u32,

@@ -75,6 +75,10 @@ impl CompositeBuilder {
     }
 
     /// Reads a `.composite` file.
+    ///
+    /// # Errors
+    /// `Ring` if the file cannot be read; `File` if it is not the JSON of a composite, or names no
+    /// file for a component.
     pub fn load(path: &Path) -> Result<CompositeBuilder, CompositeError> {
         let bytes = fs::read(path).map_err(|e| io_error("read", path, e))?;
         let bad = |problem| CompositeError::File {
@@ -110,6 +114,11 @@ impl CompositeBuilder {
     /// Combines the rings of `builder_files`; if there are none, those of the last time. Unless
     /// `force` is set, they must be the builders of the last time in the same order, and at least
     /// one must have changed since.
+    ///
+    /// # Errors
+    /// `TooFew` for fewer than two builders, `Builder` for one that cannot be loaded, `Unmodified`
+    /// if none has changed. `Problems` for builders that cannot be combined, or differ from those
+    /// of the last time. `Ring` if the result is no valid ring.
     pub fn compose(
         &mut self,
         builder_files: &[PathBuf],
@@ -139,6 +148,9 @@ impl CompositeBuilder {
     }
 
     /// Writes a `.composite` file, atomically.
+    ///
+    /// # Errors
+    /// `TooFew` if nothing has been composed yet; `Ring` if the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), CompositeError> {
         if self.components.is_empty() {
             return Err(CompositeError::TooFew);

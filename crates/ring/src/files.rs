@@ -20,12 +20,19 @@ const RING_FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl Ring {
     /// Reads a `.ring.gz` file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large, or is no valid ring.
     pub fn load(path: impl AsRef<Path>) -> Result<Ring, RingError> {
         let path = path.as_ref();
         load_with_stamp(path).map(|(ring, _)| ring)
     }
 
     /// Writes a `.ring.gz` file, atomically: readers see the old ring or the new one.
+    ///
+    /// # Errors
+    /// `DeviceIdsTooWide` for version 1 if the ring has ids of four bytes; `Io` if the file cannot
+    /// be written.
     pub fn save(&self, path: impl AsRef<Path>, version: FormatVersion) -> Result<(), RingError> {
         self.data.save(path, version)
     }
@@ -33,6 +40,10 @@ impl Ring {
 
 impl RingData {
     /// Writes a `.ring.gz` file, atomically: readers see the old ring or the new one.
+    ///
+    /// # Errors
+    /// `DeviceIdsTooWide` for version 1 if the ring has ids of four bytes; `Io` if the file cannot
+    /// be written.
     pub fn save(&self, path: impl AsRef<Path>, version: FormatVersion) -> Result<(), RingError> {
         write_atomically(path.as_ref(), &write::ring_bytes(self, version)?)
     }
@@ -40,6 +51,9 @@ impl RingData {
 
 impl RingBuilder {
     /// Reads a `.builder` file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no valid builder: see [`RingBuilder::from_bytes`].
     pub fn load(path: impl AsRef<Path>) -> Result<RingBuilder, BuilderError> {
         let path = path.as_ref();
         let bytes = fs::read(path).map_err(|e| io_error("read", path, e))?;
@@ -47,6 +61,9 @@ impl RingBuilder {
     }
 
     /// Writes a `.builder` file, atomically.
+    ///
+    /// # Errors
+    /// `Ring` if the file cannot be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), BuilderError> {
         Ok(write_atomically(path.as_ref(), &self.to_bytes())?)
     }
@@ -134,6 +151,9 @@ impl RingFile {
     pub const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
     /// Loads the ring; a ring that cannot be loaded at start is an error.
+    ///
+    /// # Errors
+    /// The file cannot be read, is too large, or is no valid ring.
     pub fn open(
         path: impl Into<PathBuf>,
         check_interval: Duration,
@@ -164,6 +184,9 @@ impl RingFile {
     /// Checks the file if the last check is at least `check_interval` ago, and loads it if it
     /// changed. Returns true if the ring was replaced. On error the old ring stays, and the next
     /// due call tries again. While one caller checks, others return at once.
+    ///
+    /// # Errors
+    /// The changed file cannot be read, is too large, or is no valid ring.
     pub fn refresh(&self, now: Instant) -> Result<bool, RingError> {
         let Ok(mut watch) = self.watch.try_lock() else {
             return Ok(false);

@@ -43,11 +43,19 @@ pub struct PrimaryNode {
 
 impl Ring {
     /// Parses a `.ring.gz` file, version 1 or 2.
+    ///
+    /// # Errors
+    /// The bytes are no gzip, no ring of version 1 or 2, cut short, damaged or too large, or the
+    /// ring breaks a rule that [`Ring::from_data`] checks.
     pub fn from_bytes(bytes: &[u8]) -> Result<Ring, RingError> {
         Ok(Ring::index(read::ring_data(bytes)?))
     }
 
     /// Indexes a ring made in memory, for example by [`crate::RingBuilder::ring_data`].
+    ///
+    /// # Errors
+    /// `DeviceId`, `Field`, `ShortRow` or `UnknownDevice`: the devices or the table contradict
+    /// themselves.
     pub fn from_data(data: RingData) -> Result<Ring, RingError> {
         data.check()?;
         Ok(Ring::index(data))
@@ -73,6 +81,9 @@ impl Ring {
     }
 
     /// Encodes a `.ring.gz` file.
+    ///
+    /// # Errors
+    /// `DeviceIdsTooWide` for version 1 if the ring has ids of four bytes.
     pub fn to_bytes(&self, version: FormatVersion) -> Result<Vec<u8>, RingError> {
         write::ring_bytes(&self.data, version)
     }

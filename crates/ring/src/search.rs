@@ -85,6 +85,12 @@ impl DeviceSearch {
             && self.meta.as_ref().is_none_or(has_meta)
     }
 
+    /// Parses a one-word search value: `d7r1z2-10.0.0.1:6200R10.1.0.1:6300/sdb1_meta`, parts
+    /// optional.
+    ///
+    /// # Errors
+    /// `Address` for a malformed IP address, `Number` for a number that is missing or too large,
+    /// `Search` for any other text.
     pub fn parse(value: &str) -> Result<DeviceSearch, SearchError> {
         let mut rest = Rest::new(value);
         let mut search = DeviceSearch {

@@ -20,6 +20,10 @@ pub struct Archive {
 
 impl Archive {
     /// Creates the container and mounts it at a new folder in `scratch`.
+    ///
+    /// # Errors
+    /// The store refuses the sign-in or the container, or the mount does not start, ends, or is not
+    /// there within 30 s.
     pub fn mount(program: &Path, proxy: &str, scratch: &Path, log: PathBuf) -> Result<Archive> {
         let auth_url = format!("http://{proxy}/auth/v1.0");
         let container = make_container(&auth_url)?;

@@ -57,6 +57,9 @@ struct Identity<'a> {
 }
 
 /// All combinations of clusters and workloads.
+///
+/// # Errors
+/// A workload's file cannot be read, is too large, or is no valid workload.
 pub fn pairs(study: &Study) -> anyhow::Result<Vec<Pair>> {
     let is_thrown_away = study.clusters.iter().all(|c| c.store == Store::Cairn);
     let mut loads = Vec::new();
@@ -167,6 +170,9 @@ fn pace(pacing: &mut Pacing, factor: f64) {
 
 /// The cell of a pair. Its seed is the same for all clusters in a repetition, so that they are
 /// compared under the same requests.
+///
+/// # Errors
+/// A value of the study cannot be written as JSON, of which the digest is made.
 pub fn cell(study: &Study, pairs: &[Pair], pair: usize, repetition: u32) -> anyhow::Result<Cell> {
     let Pair { cluster, load } = &pairs[pair];
     let mut digest = Sha256::new();
@@ -204,7 +210,7 @@ pub enum State {
     Accepted,
     /// Invalid, since the emulated hardware or this host was too slow. Never included in averages.
     Rejected,
-    /// The workload failed on the store, or the cluster did not start.
+    /// The workload failed on the store. A cluster that does not start ends the study.
     Failed,
 }
 
@@ -340,6 +346,10 @@ impl Folder {
         cell.join("cell.json")
     }
 
+    /// The cell's outcome; `None` if it was not measured.
+    ///
+    /// # Errors
+    /// Its `cell.json` cannot be read, or is no outcome.
     pub fn outcome(&self, id: &str) -> anyhow::Result<Option<Outcome>> {
         let path = Folder::result(&self.cell(id));
         match std::fs::read(&path) {

@@ -85,6 +85,10 @@ fn name_value(text: &str) -> Result<(String, String), String> {
 }
 
 /// Runs a command; the caller prints its errors.
+///
+/// # Errors
+/// The study file or a workload is invalid, this host cannot emulate or measure a cell, or results
+/// cannot be read or written.
 pub fn run(command: StudyCommand) -> Result<ExitCode> {
     match command {
         StudyCommand::Run(arguments) => run_study(&arguments),

@@ -65,6 +65,11 @@ pub fn impossible(cluster: &Cluster) -> Option<String> {
 }
 
 impl Provisioned {
+    /// Provisions the cluster, and waits until its servers answer.
+    ///
+    /// # Errors
+    /// This host cannot emulate it, a file or ring cannot be written, or a server ends or does not
+    /// answer in time.
     pub fn create(order: &ClusterSpec<'_>) -> Result<Provisioned> {
         let cluster = order.cluster;
         if cluster.store == Store::Existing {
@@ -153,6 +158,9 @@ impl Provisioned {
     }
 
     /// Counters of the emulated hardware; empty if nothing is emulated.
+    ///
+    /// # Errors
+    /// The emulator has ended or gives no valid answer: see [`World::counts`].
     pub fn counts(&mut self) -> Result<Counts> {
         match &mut self.world {
             Some(world) => Ok(world.counts()?),
@@ -176,6 +184,9 @@ impl Provisioned {
     }
 
     /// Fails if a server has ended.
+    ///
+    /// # Errors
+    /// A server has ended; the error has its last output.
     pub fn check(&mut self) -> Result<()> {
         self.processes.iter_mut().try_for_each(Process::check)
     }

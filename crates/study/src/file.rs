@@ -126,6 +126,9 @@ pub struct Choices {
 }
 
 /// Reads a study file.
+///
+/// # Errors
+/// `Io` or `TooLarge` for the file; `Toml` or `Wrong` for its text: see [`parse`].
 pub fn read(path: &Path, choices: &Choices) -> Result<Study, StudyError> {
     let io = |source| StudyError::Io {
         path: path.to_owned(),
@@ -146,6 +149,10 @@ pub fn read(path: &Path, choices: &Choices) -> Result<Study, StudyError> {
 }
 
 /// Parses a study file's text.
+///
+/// # Errors
+/// `Toml` if it is no TOML; `Wrong` for the first key, value, scale or parameter that is not as
+/// expected, or without a cluster or a workload.
 pub fn parse(text: &str, choices: &Choices) -> Result<Study, StudyError> {
     let mut table: Table = toml::from_str(text).map_err(|e| StudyError::Toml(e.to_string()))?;
     let (scale, scope) = parameters(&mut table, choices)?;

@@ -37,8 +37,12 @@ pub struct Bench<'a> {
     pub scratch: &'a Path,
 }
 
-/// Measures a cell into the existing, empty `folder`. An error is one of this host; a failure of
-/// the store is an outcome.
+/// Measures a cell into the existing, empty `folder`. An error is one of this host
+/// or of a cluster that does not start; requests that fail are an outcome.
+///
+/// # Errors
+/// The cluster cannot be provisioned, a server, the emulator or the mount ends, or the lab or a
+/// driver cannot be run.
 pub fn measure(bench: &Bench<'_>, cell: &Cell, attempt: u32, folder: &Path) -> Result<Outcome> {
     let began = Instant::now();
     let pair = &bench.pairs[cell.pair];

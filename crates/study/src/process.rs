@@ -60,6 +60,10 @@ pub struct Process {
 }
 
 impl Process {
+    /// Starts the command, with its output in `log`.
+    ///
+    /// # Errors
+    /// The log cannot be created, or the program cannot be started.
     pub fn start(name: &str, command: &mut Command, log: PathBuf) -> Result<Process> {
         let out = File::create(&log).with_context(|| log.display().to_string())?;
         let child = command
@@ -77,6 +81,9 @@ impl Process {
     }
 
     /// Fails with its last output if it has ended.
+    ///
+    /// # Errors
+    /// It has ended; the error has its exit status and last output.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, self.last_words());
@@ -123,6 +130,9 @@ pub fn cpu_wait_ns(pid: u32) -> u64 {
 }
 
 /// Runs this program to its end and returns its output.
+///
+/// # Errors
+/// It cannot be started, or fails; the error has its output.
 pub fn run_quiet(command: &mut Command) -> Result<String> {
     let output = command
         .output()

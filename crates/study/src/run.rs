@@ -41,7 +41,11 @@ pub struct Options {
     pub at_most_s: Option<f64>,
 }
 
-/// Measures missing cells and writes the report.
+/// Measures missing cells and writes the report. False if `at_most_s` ended it with cells missing.
+///
+/// # Errors
+/// This host cannot emulate a cluster, another process uses the folder, a workload is invalid, a
+/// cell cannot be measured (see [`measure::measure`]), or a file cannot be written.
 pub fn run(study: &Study, options: &Options) -> Result<bool> {
     for cluster in &study.clusters {
         if let Some(words) = cluster::impossible(cluster) {
@@ -78,6 +82,9 @@ pub fn run(study: &Study, options: &Options) -> Result<bool> {
 }
 
 /// Provisions one cluster, and removes it when `use_it` returns.
+///
+/// # Errors
+/// No cluster has this name, or it cannot be provisioned: see [`cluster::Provisioned::create`].
 pub fn up(
     study: &Study,
     name: &str,
@@ -107,6 +114,9 @@ pub fn up(
 }
 
 /// Writes the page and the plots for the existing cells.
+///
+/// # Errors
+/// An outcome cannot be read (see [`of_study`]), or the page or a plot cannot be written.
 pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
     let folder = Folder {
         root: out.to_owned(),
@@ -135,6 +145,9 @@ pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
 
 /// Outcomes of the study's own cells, in the order of its clusters and workloads; cells of an
 /// earlier version of the file are ignored.
+///
+/// # Errors
+/// A workload's file is invalid, or a cell's outcome cannot be read.
 pub fn of_study(study: &Study, folder: &Folder) -> Result<Vec<Outcome>> {
     let pairs = cell::pairs(study)?;
     let mut outcomes = Vec::new();

@@ -88,6 +88,9 @@ fn print_line(line: std::fmt::Arguments<'_>) {
 
 /// Runs `command` (`start`, `stop`, …) for programs and groups of them (`all`, `main`, `rest`,
 /// `object`, `object-updater`, `object.2`, `container-*`). True if all succeeded.
+///
+/// # Errors
+/// The command is unknown, or a word names no program. A program that fails is `false` instead.
 pub fn run(words: &[String], command: &str, options: &InitOptions) -> Result<bool> {
     let command = command.to_lowercase().replace('_', "-");
     let Some((command, _)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
@@ -119,6 +122,9 @@ pub fn is_command(word: &str) -> bool {
 }
 
 /// Conf files of a program, or only the nth of them.
+///
+/// # Errors
+/// There is no program of that name.
 pub fn confs_of(word: &str, number: Option<usize>, folders: &Folders) -> Result<Vec<PathBuf>> {
     match Program::named(word, folders) {
         Some(program) => Ok(program.confs(number)),

@@ -58,6 +58,10 @@ pub struct Arguments {
 }
 
 /// Re-keys all, and reports what remains; true if nothing does.
+///
+/// # Errors
+/// The conf is invalid, is not of a proxy or lacks the filter encryption; a target is malformed;
+/// the progress file is of another run or cannot be written; or the walk ends early.
 pub fn run(called: &Arguments, out: &mut dyn Write) -> Result<bool> {
     let path = std::path::absolute(&called.config)?;
     let conf = ServerConf::load(&path)?;

@@ -83,6 +83,9 @@ impl Block {
     }
 
     /// Takes an empty block and counts it as used by a read.
+    ///
+    /// # Errors
+    /// As [`Block::take`].
     pub fn take_to_read() -> io::Result<Self> {
         let mut block = Block::take()?;
         block.is_read = true;

@@ -96,6 +96,9 @@ pub struct ErasureScheme {
 impl ErasureScheme {
     /// A scheme that codes each segment into `data` fragments of content and `parity` fragments of
     /// parity.
+    ///
+    /// # Errors
+    /// `NoData` or `NoParity` for a count of 0, `TooManyFragments` if the sum is over the maximum.
     pub fn new(ec_type: EcType, data: usize, parity: usize) -> Result<Self, SchemeError> {
         if data == 0 {
             return Err(SchemeError::NoData);
@@ -117,6 +120,9 @@ impl ErasureScheme {
     }
 
     /// Sets the segment size, 1 MiB by default; the last segment of an object may be shorter.
+    ///
+    /// # Errors
+    /// `NoSegment` for 0, `LargeSegment` for a size over the maximum.
     pub fn with_segment_size(self, bytes: usize) -> Result<Self, SchemeError> {
         match bytes {
             0 => Err(SchemeError::NoSegment),
@@ -129,6 +135,9 @@ impl ErasureScheme {
     }
 
     /// Keeps every fragment `duplication` times (`ec_duplication_factor`).
+    ///
+    /// # Errors
+    /// `NoDuplicate` for 0.
     pub fn with_duplication(self, duplication: usize) -> Result<Self, SchemeError> {
         match duplication {
             0 => Err(SchemeError::NoDuplicate),

@@ -123,6 +123,11 @@ impl PolicySet {
         }
     }
 
+    /// Makes a set of policies, sorted by index; none at all give [`PolicySet::single`].
+    ///
+    /// # Errors
+    /// `BadName`, `DuplicateName`, `DuplicateIndex` or `NoPolicyZero`; `NoDefault` or `TwoDefaults`
+    /// if several have not one default, `DeprecatedDefault` if that one is deprecated.
     pub fn new(mut policies: Vec<StoragePolicy>) -> Result<Self, PolicyError> {
         if policies.is_empty() {
             return Ok(Self::single());

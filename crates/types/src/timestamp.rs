@@ -144,6 +144,9 @@ impl Timestamp {
 
     /// Parses the form of [`Timestamp::isoformat`], which is a listing's `last_modified`; rounds to
     /// the nearest tick.
+    ///
+    /// # Errors
+    /// `Syntax` for a text of another form, a date or time out of range, and one before 1970.
     pub fn parse_isoformat(text: &str) -> Result<Self, TimestampError> {
         let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
         let number = |from: usize, to: usize| -> Option<u64> {
@@ -180,6 +183,10 @@ impl Timestamp {
     }
 
     /// Parses any of the forms, and also plain numbers such as `1402464677` or `1.5e9`.
+    ///
+    /// # Errors
+    /// `Syntax` for a text that is no number, or whose offset is not 1 to 16 hexadecimal digits;
+    /// `Range` for a negative number or one over [`MAX_TICKS`].
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
         let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
         let (seconds, offset) = match text.split_once('_') {
@@ -197,8 +204,11 @@ impl Timestamp {
         })
     }
 
-    /// Parses the form in the names of `.data`, `.meta` and `.ts` files: exactly the output of
-    /// `internal`.
+    /// Parses the form in the names of `.data`, `.meta` and `.ts` files, the output of `internal`;
+    /// other forms are taken as by [`Timestamp::parse`].
+    ///
+    /// # Errors
+    /// As [`Timestamp::parse`].
     pub fn parse_internal(text: &str) -> Result<Self, TimestampError> {
         Self::parse(text)
     }
@@ -287,6 +297,9 @@ fn push_delta(text: &mut String, from: Timestamp, to: Timestamp) {
 
 /// Decodes the output of [`encode_timestamps`]: the times of data, content type and metadata. One
 /// that is absent equals the one before it.
+///
+/// # Errors
+/// As [`decode_timestamps_explicit`].
 pub fn decode_timestamps(text: &str) -> Result<(Timestamp, Timestamp, Timestamp), TimestampError> {
     let (t1, t2, t3) = decode_timestamps_explicit(text)?;
     let t2 = t2.unwrap_or(t1);
@@ -294,6 +307,10 @@ pub fn decode_timestamps(text: &str) -> Result<(Timestamp, Timestamp, Timestamp)
 }
 
 /// Decodes like [`decode_timestamps`], with `None` for timestamps that are absent.
+///
+/// # Errors
+/// As [`Timestamp::parse`] for the first; `Syntax` for a delta that is not hexadecimal or leads out
+/// of range, and for more than two of them.
 pub fn decode_timestamps_explicit(
     text: &str,
 ) -> Result<(Timestamp, Option<Timestamp>, Option<Timestamp>), TimestampError> {

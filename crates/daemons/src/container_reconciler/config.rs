@@ -19,6 +19,11 @@ pub struct ContainerReconcilerConfig {
 }
 
 impl ContainerReconcilerConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a concurrency outside of 1 to 1024, and a
+    /// `process` not below `processes`.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let concurrency = section.usize_or("concurrency", 1)?;
         if !(1..=1024).contains(&concurrency) {
@@ -37,6 +42,9 @@ impl ContainerReconcilerConfig {
     }
 
     /// The same for one of several processes, from a command line.
+    ///
+    /// # Errors
+    /// `Value` if `process` is not below `processes`.
     pub fn shared(
         mut self,
         section: &Section,

@@ -44,6 +44,11 @@ pub struct ContainerSharderConfig {
 }
 
 impl ContainerSharderConfig {
+    /// Reads the section, and checks options against each other.
+    ///
+    /// # Errors
+    /// As [`ContainerSharderConfig::read_to_cut`]; `Value` also for limits of shrinking or rows
+    /// that contradict each other.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let config = Self::read_unchecked(section)?;
         config.check_cut(section)?;
@@ -52,12 +57,19 @@ impl ContainerSharderConfig {
     }
 
     /// For tools that only split: options of shrinking are not checked.
+    ///
+    /// # Errors
+    /// As [`ContainerSharderConfig::read_unchecked`]; `Value` also if `minimum_shard_size` is over
+    /// `rows_per_shard`.
     pub fn read_to_cut(section: &Section) -> Result<Self, ConfError> {
         let config = Self::read_unchecked(section)?;
         config.check_cut(section).map(|()| config)
     }
 
     /// Checks each option alone.
+    ///
+    /// # Errors
+    /// As [`DbReplicatorConfig::read`]; `Value` for other numbers that are none or out of range.
     pub fn read_unchecked(section: &Section) -> Result<Self, ConfError> {
         let positive = |option: &str, default: i64| -> Result<i64, ConfError> {
             let number = section.u64_or(option, default.max(1) as u64)?;

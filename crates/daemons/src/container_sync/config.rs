@@ -31,6 +31,11 @@ pub struct ContainerSyncConfig {
 }
 
 impl ContainerSyncConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a `sync_proxy`, a `sync_ca_file` that
+    /// cannot be used, and a `bind_ip` that is no address.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let proxy = section.str_or("sync_proxy", "").trim();
         if !proxy.is_empty() {

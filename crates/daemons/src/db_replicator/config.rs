@@ -56,6 +56,11 @@ pub struct DbReplicatorConfig {
 }
 
 impl DbReplicatorConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a negative rate, a count out of its
+    /// range, an unknown word, and an address that is none.
     pub fn read(section: &Section, kind: DbKind) -> Result<Self, ConfError> {
         let concurrency = section.usize_or("concurrency", 8)?;
         if !(1..=1024).contains(&concurrency) {

@@ -36,6 +36,11 @@ pub struct AuditorConfig {
 const RSYNC_TEMPFILE_TIMEOUT_SECS: f64 = 1800.0;
 
 impl AuditorConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a negative rate, a concurrency outside of
+    /// 1 to 1024, a list that is none of sizes, and an unknown watcher.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let rate = |option: &str, default: f64| match section.f64_or(option, default)? {
             rate if rate >= 0.0 => Ok(rate),

@@ -51,6 +51,10 @@ impl DarkDataConfig {
         matches!(name, "dark_data" | "swift#dark_data")
     }
 
+    /// Reads the watcher's section; an unknown action is taken for `log`.
+    ///
+    /// # Errors
+    /// `Value` if `grace_age` is no duration.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let action = match section.get("action").map(str::trim) {
             None | Some("log") => DarkDataAction::Log,

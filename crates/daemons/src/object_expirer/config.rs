@@ -39,6 +39,10 @@ pub struct ObjectExpirerConfig {
 impl ObjectExpirerConfig {
     /// Reads the section; `own_conf` if it is in a conf for the expirer alone, which is always
     /// enabled.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a negative rate, a concurrency outside of
+    /// 1 to 1024, a `process` not below `processes`, and a delay whose name is malformed.
     pub fn read(section: &Section, own_conf: bool) -> Result<Self, ConfError> {
         let concurrency = section.usize_or("concurrency", 1)?;
         if !(1..=1024).contains(&concurrency) {
@@ -75,6 +79,9 @@ impl ObjectExpirerConfig {
     }
 
     /// The same for one of several processes, from a command line.
+    ///
+    /// # Errors
+    /// `Value` if `process` is not below `processes`.
     pub fn shared(
         mut self,
         section: &Section,

@@ -29,6 +29,11 @@ pub struct ReconstructorConfig {
 }
 
 impl ReconstructorConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// As [`ReplicatorConfig::read`]; `Value` also for other numbers that are none, and a bad
+    /// `request_node_count`.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         // Options shared with the replicator.
         let common = ReplicatorConfig::read(section)?;

@@ -51,6 +51,11 @@ pub struct ReplicatorConfig {
 }
 
 impl ReplicatorConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a port or count out of range, and an
+    /// unknown `sync_method` or `handoff_delete`.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let number = |option: &str, default: &str| -> Result<String, ConfError> {
             let text = section.str_or(option, default).trim();

@@ -28,6 +28,11 @@ pub struct UpdaterConfig {
 }
 
 impl UpdaterConfig {
+    /// Reads the section.
+    ///
+    /// # Errors
+    /// `Value` for a value that is no number or duration, a negative rate, and a count out of its
+    /// range.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let objects_per_second = rate(section, "objects_per_second", 50.0)?;
         let concurrency = section.usize_or("concurrency", 8)?;

@@ -318,6 +318,9 @@ impl State {
 /// Everything on the file system, and the disk's own cache. The second call matters where the
 /// file system has no journal: there `syncfs` writes directories and inodes last, after it
 /// flushed the cache, and an fsync, of whatever, flushes it once more.
+///
+/// # Errors
+/// That of `syncfs`, or of the `fsync` after it; an interrupted one is begun again.
 pub fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     retry(|| rustix::fs::syncfs(fd))?;
     retry(|| rustix::fs::fsync(fd))

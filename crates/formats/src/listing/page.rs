@@ -30,6 +30,9 @@ pub struct LastRow {
 
 impl Page {
     /// Parses the JSON body of a container server's response.
+    ///
+    /// # Errors
+    /// `Json` if it is no array of rows, or the last has neither name nor subdir.
     pub fn parse(json: &[u8]) -> Result<Page, ListingError> {
         let RowFields { count, bytes, last } = serde_json::from_slice(json)?;
         let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;

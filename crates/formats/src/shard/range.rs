@@ -176,6 +176,10 @@ impl ShardRange {
     }
 
     /// Parses JSON; a missing field is an error, and times are converted to the internal form.
+    ///
+    /// # Errors
+    /// The first field that is missing, of the wrong type or out of range; a name that is no
+    /// `account/container`, and bounds in the wrong order.
     pub fn from_json(value: &serde_json::Value) -> Result<Self, BadShardRange> {
         let bad = |field, expected| {
             let value = value

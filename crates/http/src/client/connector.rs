@@ -37,6 +37,9 @@ impl Stream {
 }
 
 /// Connects to `address` within `timeout`; with TLS the server's certificate must be for `host`.
+///
+/// # Errors
+/// `TimedOut` after `timeout`; else those of the lookup, the connection and [`over`].
 pub async fn dial(
     address: impl ToSocketAddrs,
     host: &str,
@@ -58,6 +61,9 @@ pub async fn dial(
 }
 
 /// Wraps a connected socket to `host`, with TLS if configured.
+///
+/// # Errors
+/// As [`ClientTls::connect`]; without TLS there is none.
 pub async fn over(socket: TcpStream, host: &str, tls: Option<&ClientTls>) -> io::Result<Stream> {
     Ok(match tls {
         None => Stream::Plain(socket),

@@ -44,6 +44,9 @@ impl fmt::Debug for ClientTls {
 
 impl ClientTls {
     /// `own` is the certificate, and its key, for servers that request a client certificate.
+    ///
+    /// # Errors
+    /// `File` if one cannot be read, has nothing of its kind, or the key is not the certificate's.
     pub fn new(trust: &Trust, own: Option<(&Path, &Path)>) -> Result<ClientTls, TlsError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?;
@@ -76,6 +79,9 @@ impl ClientTls {
     }
 
     /// Requires servers' certificates to have this name, whatever name they are called by.
+    ///
+    /// # Errors
+    /// `Name` for a text that is no host name.
     pub fn with_name(mut self, name: &str) -> Result<ClientTls, TlsError> {
         let wrong = || TlsError::Name(name.to_owned());
         self.name = Some(ServerName::try_from(name.to_owned()).map_err(|_| wrong())?);
@@ -83,6 +89,9 @@ impl ClientTls {
     }
 
     /// Performs the TLS handshake on a connection to `host`, a name or an address.
+    ///
+    /// # Errors
+    /// A `host` that is no name or address, and a handshake that fails: for a bad certificate, say.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,

@@ -59,6 +59,9 @@ impl fmt::Debug for ServerTls {
 
 impl ServerTls {
     /// Loads the files.
+    ///
+    /// # Errors
+    /// `File` if one cannot be read, has nothing of its kind, or a key is not its certificate's.
     pub fn load(files: TlsFiles) -> Result<Arc<ServerTls>, TlsError> {
         let seen = Mutex::new(files.times());
         let config = RwLock::new(config(&files)?);

@@ -207,6 +207,9 @@ pub struct NoRoom;
 impl Reserved {
     /// Reserves this many bytes for a client, which is `None` for a caller within the process. A
     /// part larger than half of the maximum reserves that half.
+    ///
+    /// # Errors
+    /// `NoRoom` if its turn does not come in time.
     pub async fn take(client: Option<IpAddr>, bytes: usize) -> Result<Reserved, NoRoom> {
         let client = client.map(customer);
         let bytes = bytes.min(RESERVED_MAX_BYTES / 2);

@@ -30,6 +30,9 @@ pub struct ObjectRow {
 
 impl ObjectRow {
     /// Parses timestamps: one text that may encode all three, and two that may override.
+    ///
+    /// # Errors
+    /// `Syntax` for a text that is no timestamp, `Range` for one out of range.
     pub fn times(
         created_at: &str,
         ctype: Option<&str>,
@@ -176,6 +179,9 @@ impl ContainerBroker<'_> {
     }
 
     /// The stored row, which may be a tombstone.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`](crate::Broker).
     pub fn object_row(&self, name: &str, storage_policy_index: i64) -> Result<Option<ObjectRow>> {
         let row = self
             .0

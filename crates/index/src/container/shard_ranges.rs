@@ -45,6 +45,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Highest ROWID of the shard ranges, or -1.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`].
     pub fn shard_max_row(&self) -> Result<i64> {
         let row = self
             .0
@@ -56,6 +59,9 @@ impl ContainerBroker<'_> {
     }
 
     /// All ranges, including deleted ones and the container's own.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`].
     pub fn shard_ranges(&self) -> Result<Vec<ShardRange>> {
         if !self.has_shard_table()? {
             return Ok(Vec::new());
@@ -70,6 +76,9 @@ impl ContainerBroker<'_> {
 
     /// Merges another replica's ranges. An own range with an epoch does not yield to one without,
     /// made by a replica that has not learnt of the sharding.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`]. A missing stat row is `Sqlite`, too.
     pub fn merge_replicated_shard_ranges(&self, mut ranges: Vec<ShardRange>) -> Result<()> {
         let own = self.own_name()?;
         let is_reset = |range: &ShardRange| range.name == own && range.epoch.is_none();
@@ -84,6 +93,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Merges ranges; the newest of each name wins.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`].
     pub fn merge_shard_ranges(&self, ranges: Vec<ShardRange>) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
@@ -136,12 +148,18 @@ impl ContainerBroker<'_> {
     }
 
     /// Name of the container's own shard range: `account/container`.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`]. A missing stat row is `Sqlite`, too.
     pub fn own_name(&self) -> Result<String> {
         let sql = "SELECT account || '/' || container FROM container_info LIMIT 1";
         Ok(self.0.conn.query_row(sql, [], |row| row.get(0))?)
     }
 
     /// Whether its rows belong to shards now or later.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`]. A missing stat row is `Sqlite`, too.
     pub fn is_sharding_initiated(&self) -> Result<bool> {
         if !self.has_shard_table()? {
             return Ok(false);
@@ -151,6 +169,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Whether there are undeleted ranges beside its own.
+    ///
+    /// # Errors
+    /// As every query: see [`ContainerBroker`]. A missing stat row is `Sqlite`, too.
     pub fn has_shards(&self) -> Result<bool> {
         if !self.has_shard_table()? {
             return Ok(false);
@@ -164,6 +185,10 @@ impl ContainerBroker<'_> {
     }
 
     /// Whether clients know this container: it is not a shard.
+    ///
+    /// # Errors
+    /// `Corrupt` without a stat row, `MetadataText` if the metadata is not readable; else as every
+    /// query: see [`ContainerBroker`].
     pub fn is_root(&self) -> Result<bool> {
         if let Some(root) = self.root_sysmeta()? {
             return Ok(root == self.own_name()?);

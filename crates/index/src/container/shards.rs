@@ -113,6 +113,10 @@ impl ContainerBroker<'_> {
         epoch_of(&self.file())
     }
 
+    /// State of the sharding, by the files and the own shard range.
+    ///
+    /// # Errors
+    /// `Io` or `DriveFailed` if the folder cannot be read; else as every query: see [`Broker`].
     pub fn db_state(&self) -> Result<DbState> {
         if !self.0.schema.has_epoch {
             return Ok(DbState::Unsharded);
@@ -154,6 +158,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Objects and bytes in all shards.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn shard_usage(&self) -> Result<(i64, i64)> {
         let ranges = self.list_shard_ranges(&RangeQuery {
             states: State::COUNTED.to_vec(),
@@ -166,6 +173,9 @@ impl ContainerBroker<'_> {
 
     /// Runs `f` on the file whose rows are listed and cleaved: the retiring one if there is one,
     /// else this one.
+    ///
+    /// # Errors
+    /// Those of `f`, and of finding and opening the retiring file: see [`ContainerBroker`].
     pub fn with_source<T>(&self, f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>) -> Result<T> {
         match self.retiring()? {
             Some(file) => {
@@ -179,6 +189,10 @@ impl ContainerBroker<'_> {
     }
 
     /// As [`ContainerBroker::with_source`], in a transaction of that file.
+    ///
+    /// # Errors
+    /// Those of `f`, which roll back, and of finding, opening and writing the retiring file: see
+    /// [`ContainerBroker`].
     pub fn with_source_to_write<T>(
         &self,
         f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>,
@@ -226,6 +240,9 @@ impl ContainerBroker<'_> {
     }
 
     /// The container's own range; by default the whole namespace.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn own_shard_range(&self) -> Result<ShardRange> {
         let name = self.own_name()?;
         if let Some(own) = self.stored_own_shard_range()? {
@@ -237,6 +254,9 @@ impl ContainerBroker<'_> {
     }
 
     /// The container's own range, if one is stored.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn stored_own_shard_range(&self) -> Result<Option<ShardRange>> {
         match self.has_shard_table()? {
             true => self.shard_range(&self.own_name()?),
@@ -245,6 +265,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Whether sharding has begun and is not complete.
+    ///
+    /// # Errors
+    /// Those of [`ContainerBroker::db_state`].
     pub fn is_sharding_required(&self) -> Result<bool> {
         match self.db_state()? {
             DbState::Sharding => Ok(true),
@@ -254,6 +277,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Shard ranges in the order of their upper bounds.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn list_shard_ranges(&self, query: &RangeQuery) -> Result<Vec<ShardRange>> {
         let (marker, end_marker) = match query.reverse {
             true => (&query.end_marker, &query.marker),
@@ -337,6 +363,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Starts sharding: the own range gets a new epoch.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. A missing stat row is `Sqlite`, too.
     pub fn enable_sharding(&self, epoch: Timestamp) -> Result<ShardRange> {
         let mut own = self.own_shard_range()?;
         own.set_state_at(State::Sharding, epoch);
@@ -346,6 +375,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Searches for shard bounds after the existing ranges. True with the last range.
+    ///
+    /// # Errors
+    /// Those of [`ContainerBroker::info`] and [`ContainerBroker::with_source`].
     pub fn find_shard_ranges(
         &self,
         cut: Cut,
@@ -413,6 +445,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Rows of all policies in the order of their names.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn rows_between(&self, query: &RowsQuery) -> Result<Vec<ObjectRecord>> {
         let (name, row) = match &query.after {
             Some((name, row)) => (name.as_str(), *row),
@@ -449,6 +484,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Deletes the rows of a range of names, up to a row number; leaves no tombstones.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`]. `Sqlite` also for a stored hash that is not hexadecimal.
     pub fn remove_rows(&self, lower: &str, upper: &str, max_row: i64) -> Result<usize> {
         let sql = "DELETE FROM object WHERE deleted IN (0, 1) AND name > ?1
                    AND (?2 = '' OR name <= ?2) AND ROWID <= ?3";
@@ -456,12 +494,19 @@ impl ContainerBroker<'_> {
         Ok(statement.execute(params![lower, upper, max_row])?)
     }
 
+    /// Number of tombstones.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn tombstone_count(&self) -> Result<i64> {
         let sql = "SELECT count(*) FROM object WHERE deleted = 1";
         Ok(self.0.conn.query_row(sql, [], |row| row.get(0))?)
     }
 
     /// Sharding metadata: name without its prefix, value, time.
+    ///
+    /// # Errors
+    /// Those of [`Broker::metadata`].
     pub fn sharding_sysmeta(&self) -> Result<Vec<(String, String, String)>> {
         let metadata = self.metadata()?;
         let ours = metadata.iter().filter_map(|(name, value, time)| {
@@ -472,6 +517,9 @@ impl ContainerBroker<'_> {
     }
 
     /// Sets an item of the sharding metadata; an empty value removes it.
+    ///
+    /// # Errors
+    /// Those of [`Broker::metadata`].
     pub fn set_sharding_sysmeta(&self, name: &str, value: &str) -> Result<()> {
         let name = format!("{SYSMETA}{name}");
         let now = self.0.config.now();
@@ -497,6 +545,10 @@ impl ContainerBroker<'_> {
     }
 
     /// The root container: `account/container`.
+    ///
+    /// # Errors
+    /// `BadRow` if the metadata's root is not `account/container`; else those of
+    /// [`Broker::metadata`].
     pub fn root_name(&self) -> Result<String> {
         match self.root_sysmeta()? {
             Some(root) if root.split('/').count() == 2 => Ok(root),

@@ -54,6 +54,11 @@ impl Rows {
         }
     }
 
+    /// Reads the rows of another replica; missing columns get their defaults.
+    ///
+    /// # Errors
+    /// The first row that is no object, lacks a name (or the `created_at` of an object), or has a
+    /// value that cannot be converted.
     pub fn from_json(kind: DbKind, rows: &[Value]) -> std::result::Result<Self, RowError> {
         fn each<T>(
             rows: &[Value],
@@ -142,6 +147,9 @@ fn number(row: &Map<String, Value>, name: &str, default: Option<i64>) -> Field<i
 
 impl Broker<'_> {
     /// Rows including tombstones, by ROWID.
+    ///
+    /// # Errors
+    /// As every query: see [`Broker`].
     pub fn replicated_rows_since(&self, start: i64, count: usize) -> Result<Rows> {
         Ok(match self.kind() {
             DbKind::Account => Rows::Containers(AccountBroker(*self).items_since(start, count)?),
@@ -150,6 +158,10 @@ impl Broker<'_> {
     }
 
     /// Merges rows of another replica; with its id, also advances its incoming sync point.
+    ///
+    /// # Errors
+    /// `BadRow` for an object whose `created_at` is no timestamp, before any row is merged; else as
+    /// every query: see [`Broker`].
     pub fn merge_rows(&self, rows: Rows, source: Option<&str>) -> Result<()> {
         let last = rows.last();
         match rows {

@@ -133,6 +133,10 @@ impl Comparison {
 }
 
 /// Compares two sides. Differences below `margin`, as a fraction of A, count as equivalent.
+///
+/// # Errors
+/// `NoRepetitions` for a side whose runs have different plans; `NothingInCommon` if no operation
+/// was measured on both sides.
 pub fn compare(a: &Repetitions, b: &Repetitions, margin: f64) -> Result<Comparison, CompareError> {
     plans::check_side(a)?;
     plans::check_side(b)?;

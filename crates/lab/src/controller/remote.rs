@@ -53,6 +53,9 @@ pub struct RemoteLink {
 
 /// Authenticates to the driver at `address`, measures its clock offset, and receives its messages
 /// from then on.
+///
+/// # Errors
+/// `Driver`, with the reason: no connection or no answer within 10 s, another secret, or a refusal.
 pub async fn reach(
     address: &str,
     index: usize,

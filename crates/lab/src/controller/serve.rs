@@ -27,6 +27,9 @@ const UNPROVEN_MAX: usize = 16;
 const ALIVE: Duration = Duration::from_secs(2);
 
 /// Serves controllers on `bind` until the process ends; `ready` gets the address.
+///
+/// # Errors
+/// No certificate can be made, or the address cannot be listened on.
 pub async fn serve(
     bind: SocketAddr,
     secret: String,
@@ -37,6 +40,9 @@ pub async fn serve(
 }
 
 /// Serves until the first controller has disconnected.
+///
+/// # Errors
+/// No certificate can be made, or the address cannot be listened on.
 pub async fn serve_once(
     bind: SocketAddr,
     secret: String,

@@ -23,6 +23,10 @@ pub enum PngError {
     Encode(String),
 }
 
+/// Paints a scene and encodes it as PNG.
+///
+/// # Errors
+/// `Size` if a side is not within 1 to 20,000 pixels; `Encode` if the encoder fails.
 pub fn png(scene: &Scene) -> Result<Vec<u8>, PngError> {
     let zoom = f64::from(ZOOM);
     let (width, height) = (scene.width * zoom, scene.height * zoom);

@@ -47,6 +47,9 @@ impl Input {
     }
 
     /// The runs, named by the label if there is one: `NAME`, or `NAME 1`, `NAME 2`, ….
+    ///
+    /// # Errors
+    /// The runs cannot be read: see [`open()`].
     pub fn runs(&self) -> Result<Vec<Run>, OpenError> {
         let mut runs = open(&self.path)?;
         if let Some(label) = &self.label {
@@ -98,6 +101,11 @@ pub enum ReportError {
     NoInput,
 }
 
+/// Reads the runs, and writes the page, the JSON, the pictures and the tables.
+///
+/// # Errors
+/// `NoInput` without an input, `Open` or `Read` for runs that cannot be read, `Folder`, `Write` or
+/// `Picture` for what cannot be written.
 pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
     let [first, rest @ ..] = options.inputs.as_slice() else {
         return Err(ReportError::NoInput);
@@ -131,6 +139,9 @@ pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
 
 /// Writes page, JSON and pictures of runs; returns the number of pictures. `first` is the first
 /// section of the page; the caller writes its pictures.
+///
+/// # Errors
+/// `Folder` or `Write` for what cannot be written, `Picture` for a figure that cannot be a PNG.
 pub fn write_report(
     runs: &[Run],
     first: Option<&Section>,

@@ -64,6 +64,10 @@ impl Recorded {
 }
 
 /// Reads one of our own folders, also of a run that is active or was killed.
+///
+/// # Errors
+/// `Io` if there is no `run.json` or a file cannot be read, `TooLarge`, `Json` or `JsonLine` for
+/// its content, `Version` if a newer program wrote it.
 pub fn read_folder(root: &Path) -> Result<Recorded, ReadError> {
     let folder = RunFolder::new(root);
     let meta: RunMeta = read_json(&folder.run())?;

@@ -17,6 +17,9 @@ pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError
 }
 
 /// Writes the tables of any run, imported ones included.
+///
+/// # Errors
+/// `Io` for the first table that cannot be written.
 pub fn write_run(folder: &Path, run: &Run) -> Result<(), WriteError> {
     let tables = [
         ("operations.csv", operations(run)),

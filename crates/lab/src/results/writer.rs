@@ -43,6 +43,9 @@ impl WriteError {
 }
 
 /// Replaces `path` atomically: readers see the old content or the new.
+///
+/// # Errors
+/// `Io` if the new file cannot be written, synced or renamed.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), WriteError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -64,6 +67,9 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
 }
 
 /// The folder of an active run.
+///
+/// A write fails with [`WriteError::Io`] if the file cannot be written, and with
+/// [`WriteError::Json`] if its content cannot be put as JSON.
 #[derive(Debug)]
 pub struct RunWriter {
     folder: RunFolder,
@@ -75,6 +81,9 @@ pub struct RunWriter {
 impl RunWriter {
     /// Creates the folder with everything known before the first request. `workload` is the
     /// extension and the bytes of the original workload file.
+    ///
+    /// # Errors
+    /// `Occupied` if the folder has a run; `Io` or `Json` if one of its files cannot be written.
     pub fn create(
         folder: RunFolder,
         meta: &RunMeta,
@@ -107,24 +116,42 @@ impl RunWriter {
     }
 
     /// Updates facts about a run after its folder was closed.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
     pub fn amend(folder: &RunFolder, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&folder.run(), meta)
     }
 
     /// Writes the meta data: at the start, at the end, and for each note or lost driver.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
     pub fn meta(&self, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&self.folder.run(), meta)
     }
 
+    /// Adds a stage's result, and replaces the file of all stages.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
     pub fn stage(&mut self, result: StageResult) -> Result<(), WriteError> {
         self.stages.push(result);
         write_json(&self.folder.stages(), &self.stages)
     }
 
+    /// Appends a sample to the timeline.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
     pub fn sample(&mut self, sample: &Sample) -> Result<(), WriteError> {
         self.timeline.append(sample)
     }
 
+    /// Appends a sample of a host's resources.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
     pub fn resource(&mut self, sample: &ResourceSample) -> Result<(), WriteError> {
         self.resources.append(sample)
     }

@@ -62,6 +62,9 @@ const OF_AN_ADDRESS: &[&str] = &[
 
 impl Target {
     /// Replaces the store in `plan`.
+    ///
+    /// # Errors
+    /// `Unknown` for a URL that names no kind of store; `Incomplete` for `file:` without a folder.
     pub fn apply(&self, plan: &mut Plan) -> Result<(), TargetError> {
         if let Some(url) = &self.url {
             let access = self.at(url, &plan.access)?;

@@ -58,6 +58,9 @@ impl Layout {
     }
 
     /// Absolute, so that the conf files do not depend on the working directory.
+    ///
+    /// # Errors
+    /// The path cannot be made absolute, is not UTF-8, or contains a line end or `%(`.
     pub fn new(data: &Path) -> Result<Layout> {
         let data = std::path::absolute(data)
             .with_context(|| format!("--data {}: no usable path", data.display()))?;
@@ -79,6 +82,9 @@ impl Layout {
     }
 
     /// `$XDG_DATA_HOME/cairn`, or `~/.local/share/cairn`.
+    ///
+    /// # Errors
+    /// Neither `XDG_DATA_HOME` nor `HOME` is an absolute path.
     pub fn default_data() -> Result<PathBuf> {
         let folder = |name: &str| {
             std::env::var_os(name)
@@ -105,6 +111,9 @@ impl Layout {
     }
 
     /// The folder's parameters; `None` if it is missing or incomplete.
+    ///
+    /// # Errors
+    /// `cairn-up.conf` cannot be read, or lacks a number.
     pub fn shape(&self) -> Result<Option<Shape>> {
         let path = self.marker();
         let text = match fs::read_to_string(&path) {
@@ -129,6 +138,9 @@ impl Layout {
     }
 
     /// Marks the folder as complete.
+    ///
+    /// # Errors
+    /// `cairn-up.conf` cannot be written.
     pub fn finish(&self, shape: Shape) -> Result<()> {
         let text = format!(
             "# Written by cairn up when it made this folder; it says that the devices exist.\n\

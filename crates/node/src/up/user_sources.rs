@@ -41,6 +41,10 @@ impl std::str::FromStr for UserOption {
 }
 
 /// Users from the options, or else from the environment; may be empty.
+///
+/// # Errors
+/// The file cannot be read or names no user, a user is malformed, or a key is missing and there is
+/// no terminal to ask for it.
 pub fn read(options: Vec<UserOption>, file: Option<&Path>) -> Result<Vec<User>> {
     let mut users = Vec::new();
     for option in options {

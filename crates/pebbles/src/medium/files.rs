@@ -77,6 +77,9 @@ fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 
 impl Folder {
     /// `path`: its parent is there. Syncs the parent where the folder is new.
+    ///
+    /// # Errors
+    /// The folder cannot be made or opened, or its parent not synced.
     pub fn open(path: &Path, is_unsafe: bool) -> io::Result<Self> {
         match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
@@ -105,6 +108,9 @@ impl Folder {
     }
 
     /// Excludes other processes from here on. `random`: 128 bits by which the lock's holder is known.
+    ///
+    /// # Errors
+    /// Another process has the lock, the folder was closed, or the lock's file cannot be opened.
     pub fn lock(&self, random: [u64; 2]) -> io::Result<()> {
         let mut state = self.0.state.write();
         let open = state.open.as_mut().ok_or_else(gone)?;
@@ -125,6 +131,9 @@ impl Folder {
     }
 
     /// Refuses a folder that a process has locked, and keeps others from locking it.
+    ///
+    /// # Errors
+    /// A process has the lock, the folder was closed, or the lock's file cannot be opened.
     pub fn lock_shared(&self) -> io::Result<()> {
         let mut state = self.0.state.write();
         let open = state.open.as_mut().ok_or_else(gone)?;
@@ -157,6 +166,9 @@ impl Folder {
     }
 
     /// Sees to it that it is open, and is what it was.
+    ///
+    /// # Errors
+    /// It was retired or used by another process, is locked by one, or cannot be opened.
     pub fn wake(&self) -> io::Result<()> {
         self.0.enter().map(drop)
     }

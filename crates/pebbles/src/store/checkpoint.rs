@@ -116,6 +116,10 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Begins the next checkpoint, over the last but one.
+    ///
+    /// # Errors
+    /// Its file cannot be created.
     pub fn begin(store: &Arc<Store>) -> io::Result<Self> {
         let generation = store.checkpoints.lock().generation + 1;
         let appended = store.log().appended;
@@ -150,6 +154,9 @@ impl Writer {
     }
 
     /// Writes some of it; true when it is whole, and durable.
+    ///
+    /// # Errors
+    /// Its file cannot be written or synced.
     pub fn step(&mut self) -> io::Result<bool> {
         if let Some(partition) = self.partitions.next() {
             self.add_partition(partition)?;

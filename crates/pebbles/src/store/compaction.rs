@@ -138,6 +138,11 @@ impl Compaction {
 
     /// Moves records; true when the volume is empty and its file in use anew. What is left of many
     /// batches is moved as one.
+    ///
+    /// # Errors
+    /// `Busy` if something was written meanwhile, `NoSpace` without room to move records,
+    /// `Poisoned` after a failed write, `Io` if the volume cannot be read, or its file not used
+    /// anew.
     pub fn step(&mut self) -> Result<bool, PebblesError> {
         if self.emptied.is_some() {
             return Ok(self.drop_entries());

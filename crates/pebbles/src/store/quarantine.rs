@@ -58,6 +58,10 @@ pub(crate) fn keep_large(medium: &dyn Medium, number: u64) -> io::Result<String>
 
 impl Store {
     /// Ends an object, or the fragment of it, whose record at `place` is damaged.
+    ///
+    /// # Errors
+    /// `NoSpace` on a full device, `TooLarge` for too long a reason, `Poisoned` if this write
+    /// failed or one before.
     pub fn quarantine(
         &self,
         partition: u32,

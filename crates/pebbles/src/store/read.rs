@@ -21,6 +21,10 @@ pub struct Stored {
 
 impl Store {
     /// A whole record.
+    ///
+    /// # Errors
+    /// `Gone` if the record has moved or ended, `Damaged` for bad checksums or a lasting read
+    /// error, `Unreadable` for a first one, `Io` for other errors.
     pub fn read(
         &self,
         partition: u32,
@@ -31,6 +35,9 @@ impl Store {
     }
 
     /// Name and metadata of a record.
+    ///
+    /// # Errors
+    /// As [`Store::read`]; the body is not checked.
     pub fn read_head(
         &self,
         partition: u32,

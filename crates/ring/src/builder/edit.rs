@@ -8,6 +8,10 @@ use crate::search::DeviceSearch;
 
 impl RingBuilder {
     /// Adds a device and returns its id.
+    ///
+    /// # Errors
+    /// `Invalid` for a weight that is negative or not finite, or an id above 2^24;
+    /// `DuplicateDevice` for an id in use.
     pub fn add_dev(&mut self, new: NewDevice) -> Result<u32, BuilderError> {
         check_weight(new.weight)?;
         let id = match new.id {
@@ -70,6 +74,10 @@ impl RingBuilder {
         Ok(&mut dev.device)
     }
 
+    /// Sets a device's weight.
+    ///
+    /// # Errors
+    /// `Invalid` for a weight that is negative or not finite; `UnknownDevice`; `MarkedForRemoval`.
     pub fn set_dev_weight(&mut self, id: u32, weight: f64) -> Result<(), BuilderError> {
         check_weight(weight)?;
         self.staying_device(id, "weight")?.weight = weight;
@@ -77,12 +85,20 @@ impl RingBuilder {
         Ok(())
     }
 
+    /// Moves a device to another region.
+    ///
+    /// # Errors
+    /// `UnknownDevice`, or `MarkedForRemoval` for one that the next rebalance drops.
     pub fn set_dev_region(&mut self, id: u32, region: u32) -> Result<(), BuilderError> {
         self.staying_device(id, "region")?.region = region;
         self.touch();
         Ok(())
     }
 
+    /// Moves a device to another zone.
+    ///
+    /// # Errors
+    /// `UnknownDevice`, or `MarkedForRemoval` for one that the next rebalance drops.
     pub fn set_dev_zone(&mut self, id: u32, zone: u32) -> Result<(), BuilderError> {
         self.staying_device(id, "zone")?.zone = zone;
         self.touch();
@@ -90,6 +106,9 @@ impl RingBuilder {
     }
 
     /// Changes fields without influence on placement; the ring can be written without a rebalance.
+    ///
+    /// # Errors
+    /// `UnknownDevice` if no device has this id.
     pub fn set_dev_info(&mut self, id: u32, change: &DeviceChange) -> Result<(), BuilderError> {
         change.apply(&mut self.device_mut(id)?.device);
         Ok(())
@@ -97,6 +116,9 @@ impl RingBuilder {
 
     /// Marks a device for removal. The next rebalance moves its partitions regardless of
     /// `min_part_hours`: a removed device is assumed to have failed.
+    ///
+    /// # Errors
+    /// `UnknownDevice` if no device has this id.
     pub fn remove_dev(&mut self, id: u32) -> Result<(), BuilderError> {
         let dev = self.device_mut(id)?;
         dev.device.weight = 0.0;
@@ -105,6 +127,10 @@ impl RingBuilder {
         Ok(())
     }
 
+    /// Sets the replica count, which may be fractional.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not within 1 to 65536.
     pub fn set_replicas(&mut self, replicas: f64) -> Result<(), BuilderError> {
         check_replicas(replicas)?;
         let slots = |replicas: f64| (self.parts() as f64 * replicas) as u64;
@@ -117,6 +143,9 @@ impl RingBuilder {
 
     /// Sets the fraction by which a device may be filled beyond its weight for better dispersion;
     /// 0.1 is 10 %.
+    ///
+    /// # Errors
+    /// `Invalid` if it is negative or not finite.
     pub fn set_overload(&mut self, overload: f64) -> Result<(), BuilderError> {
         if !overload.is_finite() || overload < 0.0 {
             return Err(BuilderError::invalid(

@@ -7,6 +7,10 @@
 use crate::builder::{BuilderError, RingBuilder};
 
 impl RingBuilder {
+    /// First step: announces the next partition power.
+    ///
+    /// # Errors
+    /// `Invalid` if the partition power is 32 already.
     pub fn prepare_increase_partition_power(&mut self) -> Result<bool, BuilderError> {
         if self.next_part_power.is_some() {
             return Ok(false);

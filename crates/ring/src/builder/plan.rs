@@ -63,6 +63,10 @@ impl RingBuilder {
     }
 
     /// The smallest overload with which the ring becomes as dispersed as possible.
+    ///
+    /// # Errors
+    /// `EmptyRing` if no device has a weight above 0, `TooFewDevices` if a partition's replicas do
+    /// not fit on different devices, `Plan` if the shares do not add up.
     pub fn required_overload(&self) -> Result<f64, BuilderError> {
         let tree = TierTree::new(&self.devs);
         let weighted = self.weighted_replicas(&tree)?;

@@ -34,6 +34,10 @@ pub struct RebalanceOutcome {
 
 impl RingBuilder {
     /// Assigns and reassigns partitions. On error the builder is unchanged.
+    ///
+    /// # Errors
+    /// `TooFewDevices` if fewer devices than replicas have weight; `TableTooLarge`; `Plan` if the
+    /// replicas cannot be spread over the tiers; `NoHome` if a replica fits on no device.
     pub fn rebalance(
         &mut self,
         options: RebalanceOptions<'_>,

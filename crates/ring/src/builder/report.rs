@@ -51,6 +51,9 @@ impl RingBuilder {
     }
 
     /// Deviation from the weight by device id, in percent.
+    ///
+    /// # Errors
+    /// `EmptyRing` if no device has a weight above 0.
     pub fn balance_per_device(&self) -> Result<Vec<f64>, BuilderError> {
         let parts_per_weight = self.parts_per_weight()?;
         let balance = |dev: &Option<BuilderDevice>| {
@@ -61,6 +64,9 @@ impl RingBuilder {
     }
 
     /// The balance of the worst device.
+    ///
+    /// # Errors
+    /// `EmptyRing` if no device has a weight above 0.
     pub fn balance(&self) -> Result<f64, BuilderError> {
         let per_device = self.balance_per_device()?;
         Ok(per_device.into_iter().map(f64::abs).fold(0.0, f64::max))
@@ -109,6 +115,9 @@ impl RingBuilder {
     }
 
     /// Recomputes the dispersion; increments the version, as in Swift.
+    ///
+    /// # Errors
+    /// `NotBalanced` before the first rebalance.
     pub fn update_dispersion(&mut self) -> Result<(), BuilderError> {
         let at_risk = self.dispersion_graph()?.at_risk;
         self.dispersion = Some(100.0 * at_risk / (self.parts() as f64 * self.replicas));
@@ -117,6 +126,9 @@ impl RingBuilder {
     }
 
     /// Reports the tiers whose names `filter` accepts.
+    ///
+    /// # Errors
+    /// `NotBalanced` before the first rebalance.
     pub fn dispersion_report(
         &self,
         filter: impl Fn(&str) -> bool,
@@ -152,6 +164,10 @@ impl RingBuilder {
 
     /// Checks that every replica is assigned, that no device has a partition twice, and that the
     /// devices' counts are right.
+    ///
+    /// # Errors
+    /// `NotBalanced` before the first rebalance; `Accounting`, `ShortReplica`, `Unallocated` or
+    /// `DuplicateAssignment` for the first rule that is broken.
     pub fn validate(&self) -> Result<(), BuilderError> {
         let table = self.table.as_deref().ok_or(BuilderError::NotBalanced)?;
         let on_devices = self.devices().map(|dev| dev.parts).sum();

@@ -60,6 +60,11 @@ impl RingBuilder {
     }
 
     /// Parses a builder file and checks the invariants that other code relies on.
+    ///
+    /// # Errors
+    /// `PythonPickle` for a pickle that cannot be read or lacks a field; `Format` for any other
+    /// malformed content, or devices and table that contradict each other; `Invalid` for a setting
+    /// out of range.
     pub fn from_bytes(bytes: &[u8]) -> Result<RingBuilder, BuilderError> {
         if bytes.first() == Some(&PICKLE_START) {
             let builder = swift_file::read(bytes)?;
