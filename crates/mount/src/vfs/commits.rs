@@ -13,6 +13,7 @@ use rand::RngExt;
 
 use super::Vfs;
 use super::tree::{Attempt, Node};
+use crate::cache::Version;
 use crate::commit::Target;
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
@@ -270,22 +271,26 @@ impl<S: Store> Vfs<S> {
         state.content.rebase(layout);
     }
 
-    /// Makes the version on the store the base of the local writes: the one before can no longer be
-    /// read.
+    /// Makes the version on the store the base of the local writes: `own`, the one before, can no longer
+    /// be read.
     pub(super) async fn follow(
         &self,
         node: &Arc<Node>,
-        path: &str,
+        own: &Version,
         error: StoreError,
     ) -> FsResult<()> {
         let _turn = node.mutation.lock().await;
+        // Another reader was first: the version on the store is the base already.
+        if self.is_elsewhere(node, own) {
+            return Ok(());
+        }
         for attempt in &mut node.state.lock().attempts {
             attempt.is_current = false;
         }
         if !node.state.lock().is_local() {
             return Ok(());
         }
-        match self.catch_up(node, path, error).await {
+        match self.catch_up(node, &own.name.name, error).await {
             Ok(()) if node.state.lock().etag.is_none() => Err(FsError::Stale),
             result => result,
         }

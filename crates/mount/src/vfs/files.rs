@@ -177,7 +177,7 @@ impl<S: Store> Vfs<S> {
                     }
                     let path = path.ok_or(FsError::Stale)?;
                     if is_local {
-                        self.follow(node, &path, error).await?;
+                        self.follow(node, &own, error).await?;
                         continue;
                     }
                     match self.look_again(&path).await {
@@ -185,9 +185,13 @@ impl<S: Store> Vfs<S> {
                         Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
                         Err(error) => return Err(error),
                     }
-                    // A version that lost a segment is not found again by a look-up.
+                    // A version that lost a segment is not found again by a look-up; one that was written to
+                    // meanwhile is not looked at.
                     let state = node.state.lock();
-                    if state.is_loaded && own.etag.as_deref() == state.etag.as_deref() {
+                    if !state.is_local()
+                        && state.is_loaded
+                        && own.etag.as_deref() == state.etag.as_deref()
+                    {
                         return Err(error.into());
                     }
                 }
@@ -198,7 +202,7 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Has a commit or rename of this mount moved the bytes since `own` was taken?
-    fn is_elsewhere(&self, node: &Node, own: &Version) -> bool {
+    pub(super) fn is_elsewhere(&self, node: &Node, own: &Version) -> bool {
         let path = self.tree.lock().path(node.ino);
         let state = node.state.lock();
         path.as_deref().unwrap_or_default() != &*own.name.name

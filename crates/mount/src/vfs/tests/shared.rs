@@ -227,3 +227,48 @@ async fn a_directory_is_empty_when_another_host_has_removed_what_was_made_here()
     one.rmdir(ROOT, "d").await.unwrap();
     assert!(store.names().is_empty(), "{:?}", store.names());
 }
+
+/// Both find the old version gone, and one of them makes the new one the base of what was written here.
+#[tokio::test]
+async fn two_reads_of_a_written_file_follow_another_host_together() {
+    for seed in 0..40 {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        two.put("f", &pattern(40)).await.unwrap();
+        let ino = one.ino("f").await.unwrap();
+        let (handle, _) = one.open(ino, WRITE).await.unwrap();
+        one.write(handle, 0, vec![1; 4].into(), false)
+            .await
+            .unwrap();
+        two.put("f", &[2; 40]).await.unwrap();
+        store.take_turns(seed);
+        let reads = tokio::join!(one.read(handle, 0, 100), one.read(handle, 0, 100));
+        let expected = [vec![1; 4], vec![2; 36]].concat();
+        for read in [reads.0, reads.1] {
+            assert_eq!(read.unwrap().concat(), expected, "seed {seed}");
+        }
+    }
+}
+
+/// The reader finds the old version gone, and then the file has a write that keeps it from the new one.
+#[tokio::test]
+async fn a_read_beside_a_write_follows_another_host() {
+    for turns in 0..40 {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        two.put("f", &pattern(40)).await.unwrap();
+        let ino = one.ino("f").await.unwrap();
+        let (handle, _) = one.open(ino, WRITE).await.unwrap();
+        two.put("f", &[2; 40]).await.unwrap();
+        store.take_turns(turns / 10);
+        let write = async {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            one.write(handle, 0, vec![1; 4].into(), false).await
+        };
+        let (read, written) = tokio::join!(one.read(handle, 0, 100), write);
+        written.unwrap();
+        assert_eq!(read.unwrap().concat()[4..], [2; 36], "{turns} turns");
+    }
+}
