@@ -10,8 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::Shared;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot};
 
 pub(crate) use disk::{DiskCache, DiskOptions};
 
@@ -35,16 +37,15 @@ pub(crate) struct Version {
 }
 
 type Key = (Arc<Version>, u64);
-type Loaded = Option<Result<Arc<Pieces>>>;
+type Loaded = Result<Arc<Pieces>>;
+/// The result of a request, which its readers share.
+type Answer = Shared<oneshot::Receiver<Loaded>>;
 
 enum Slot {
     /// Part of the completed request with this number.
     Ready(u64),
     /// Part of a pending request: its result, and the number of its first block.
-    Loading {
-        whole: watch::Receiver<Loaded>,
-        first: u64,
-    },
+    Loading { whole: Answer, first: u64 },
 }
 
 /// Bytes of one request: adjacent blocks, which are evicted together.
@@ -129,7 +130,7 @@ pub(crate) struct Cache<S> {
 /// A cached block, or a pending request for it; with the number of the request's first block.
 enum Awaited {
     Ready(Arc<Pieces>, u64),
-    Loading(watch::Receiver<Loaded>, u64),
+    Loading(Answer, u64),
 }
 
 impl<S: Store> Cache<S> {
@@ -190,7 +191,8 @@ impl<S: Store> Cache<S> {
                 .count() as u64;
             // A block that was evicted from the disk meanwhile would make the run empty.
             let run = run.max(1);
-            let (sender, whole) = watch::channel(None);
+            let (sender, whole) = oneshot::channel();
+            let whole = whole.shared();
             for i in index..index + run {
                 let slot = Slot::Loading {
                     whole: whole.clone(),
@@ -206,7 +208,7 @@ impl<S: Store> Cache<S> {
     }
 
     /// Reads `count` blocks from `first` on; continues if the waiting readers are gone.
-    fn load(&self, version: Arc<Version>, first: u64, count: u64, sender: watch::Sender<Loaded>) {
+    fn load(&self, version: Arc<Version>, first: u64, count: u64, sender: oneshot::Sender<Loaded>) {
         let (store, blocks, requests) = (
             self.store.clone(),
             self.blocks.clone(),
@@ -249,7 +251,8 @@ impl<S: Store> Cache<S> {
                 }
             }
             drop(blocks);
-            sender.send_replace(Some(loaded));
+            // No reader may be left.
+            let _ = sender.send(loaded);
         });
     }
 
@@ -295,15 +298,9 @@ impl<S: Store> Cache<S> {
             for (index, awaited) in (from..=to).zip(self.ask(version, from, to)) {
                 let (run, first) = match awaited {
                     Awaited::Ready(run, first) => (run, first),
-                    Awaited::Loading(mut whole, first) => {
+                    Awaited::Loading(whole, first) => {
                         let gone = |_| StoreError::new(Why::Unavailable, "the mount is ending");
-                        let loaded = whole.wait_for(Option::is_some).await.map_err(gone)?;
-                        let run = match &*loaded {
-                            Some(Ok(run)) => run.clone(),
-                            Some(Err(error)) => return Err(error.clone()),
-                            None => return Err(gone_early()),
-                        };
-                        (run, first)
+                        (whole.await.map_err(gone)??, first)
                     }
                 };
                 let start = offset.max(index * self.block_bytes);
@@ -358,10 +355,6 @@ impl<S: Store> Cache<S> {
             }
         }
     }
-}
-
-fn gone_early() -> StoreError {
-    StoreError::new(Why::Unavailable, "a read ended without an answer")
 }
 
 fn segment_version(segment: &crate::store::Segment) -> Arc<Version> {
