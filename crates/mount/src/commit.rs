@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::cache::{Cache, Version};
+use crate::chance;
 use crate::content::{Content, FileSource, Layout};
 use crate::extents::Span;
 use crate::history;
@@ -123,7 +124,7 @@ const MOUNT_ID_CHARS: usize = 10;
 
 /// A unique id: 128 random bits.
 pub(crate) fn random_id() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    format!("{:032x}", chance::bits())
 }
 
 impl<S: Store> Committer<S> {

@@ -426,6 +426,10 @@ impl Content {
         if self.appended.is_empty() {
             return;
         }
+        #[cfg(test)]
+        if crate::simulated::has(crate::simulated::Plant::AppendsInPlace) {
+            return;
+        }
         let had_end = self.size == self.written.end().max(self.base_end);
         let (old, ranges) = (
             std::mem::take(&mut self.written),

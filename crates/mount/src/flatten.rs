@@ -99,7 +99,9 @@ impl<S: Store> Committer<S> {
             Some(layout) => {
                 let needed: HashSet<Arc<Segment>> = layout.segments().into_iter().collect();
                 work.seen.retain(|segment| !needed.contains(segment));
-                work.seen.into_iter().collect()
+                let mut unused: Vec<Arc<Segment>> = work.seen.into_iter().collect();
+                unused.sort_by(|one, two| one.name.name.cmp(&two.name.name));
+                unused
             }
             None => Vec::new(),
         };

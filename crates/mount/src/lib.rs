@@ -11,6 +11,7 @@
 
 mod attributes;
 mod cache;
+mod chance;
 mod commit;
 mod content;
 mod error;
@@ -23,6 +24,8 @@ mod nested;
 mod pieces;
 mod run;
 mod segments;
+#[cfg(test)]
+mod simulated;
 mod store;
 mod superseded;
 mod sweep;

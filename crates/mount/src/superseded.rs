@@ -4,11 +4,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::store::Segment;
+use crate::time::Instant;
 
 /// Segments that are kept, and their bytes; beyond it the oldest ones go early.
 const SEGMENTS_MAX: usize = 10_000;

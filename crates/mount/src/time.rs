@@ -2,6 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+#[cfg(not(test))]
+pub(crate) use std::time::Instant;
+
+#[cfg(test)]
+pub(crate) use crate::simulated::Instant;
+
 /// Seconds since 1970, and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Time {
@@ -11,6 +17,10 @@ pub(crate) struct Time {
 
 impl Time {
     pub(crate) fn now() -> Time {
+        #[cfg(test)]
+        if let Some((seconds, nanos)) = crate::simulated::time_of_day() {
+            return Time { seconds, nanos };
+        }
         SystemTime::now().into()
     }
 

@@ -22,7 +22,7 @@ mod uploads;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -34,7 +34,7 @@ use crate::error::{FsError, FsResult};
 use crate::store::{
     Form, Headers, ObjectName, Row, SEGMENTS, Stat, Store, StoreError, Usage, Why, file_id,
 };
-use crate::time::Time;
+use crate::time::{Instant, Time};
 
 pub(crate) use attributes::{Changes, XattrMode};
 pub(crate) use directories::DirectoryEntry;

@@ -1,14 +1,13 @@
 //! Attribute calls: stat, chmod, chown, utimens, truncate, and extended attributes.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::tree::{Node, ROOT, State};
 use super::{Attr, LOADS_MAX, Vfs, files};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
 use crate::store::{Expect, Store, Why, insist};
-use crate::time::Time;
+use crate::time::{Instant, Time};
 
 /// Attributes to change by `setattr`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,19 +6,20 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
-use rand::RngExt;
 
 use super::Vfs;
 use super::tree::{Attempt, Node};
 use crate::cache::Version;
+use crate::chance;
 use crate::commit::Target;
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look};
+use crate::time::Instant;
 
 /// Maximum number of lost swaps of a commit. Each was won by another mount, so with fewer mounts
 /// than this all succeed.
@@ -50,8 +51,7 @@ struct Written {
 pub(super) async fn pause(lost: u32) {
     if lost > SWAPS_WITHOUT_PAUSE {
         let most = (PAUSE * (lost - SWAPS_WITHOUT_PAUSE)).min(PAUSE_MAX);
-        let part = rand::rng().random_range(0.0..1.0);
-        tokio::time::sleep(most.mul_f64(part)).await;
+        tokio::time::sleep(most.mul_f64(chance::part())).await;
     }
 }
 

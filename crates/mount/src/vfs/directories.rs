@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::StreamExt;
 
@@ -13,6 +12,7 @@ use super::{Attr, FRESH_PER_ROW, NAME_MAX_BYTES, Vfs};
 use crate::attributes::{Attributes, Kind};
 use crate::error::{FsError, FsResult};
 use crate::store::{Row, SEGMENTS, Store};
+use crate::time::Instant;
 
 /// Concurrent HEADs for rows without attributes.
 const CONCURRENT_HEADS_MAX: usize = 32;

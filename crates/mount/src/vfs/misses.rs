@@ -4,12 +4,13 @@
 //! another host has created is seen at once.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::tree::{below, parent_of};
 use super::{FRESH_PER_ROW, Vfs};
 use crate::error::FsResult;
 use crate::store::Store;
+use crate::time::Instant;
 
 /// Number of misses within `WINDOW` after which a directory is listed.
 const MISSES_MIN: u32 = 8;

@@ -1,7 +1,6 @@
 //! Calls on names: lookup, create, mkdir, mknod, symlink, unlink, rmdir.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -13,7 +12,7 @@ use crate::content::{Content, Layout};
 use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::store::{Expect, Headers, Row, Store, Why, insist};
-use crate::time::Time;
+use crate::time::{Instant, Time};
 
 const SET_GROUP_ID: u32 = 0o2000;
 

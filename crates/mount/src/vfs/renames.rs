@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -13,7 +13,7 @@ use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
 use crate::intents::BrokenIntent;
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
-use crate::time::Time;
+use crate::time::{Instant, Time};
 
 /// Concurrent copies and deletions in a directory's rename.
 const CONCURRENT_RENAMES_MAX: usize = 8;

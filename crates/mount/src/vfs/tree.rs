@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use crate::attributes::{Attributes, Xattrs};
 use crate::content::Content;
 use crate::store::{Form, Headers, Segment, StoreError};
-use crate::time::Time;
+use crate::time::{Instant, Time};
 
 pub(crate) const ROOT: u64 = 1;
 
@@ -185,6 +185,13 @@ pub(crate) fn below(directory: &str) -> String {
         "" => String::new(),
         directory => format!("{directory}/"),
     }
+}
+
+/// Nodes by their numbers: equal runs of a simulation have them in the same order.
+fn in_order<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Vec<Arc<Node>> {
+    let mut nodes: Vec<Arc<Node>> = nodes.cloned().collect();
+    nodes.sort_by_key(|node| node.ino);
+    nodes
 }
 
 impl Tree {
@@ -382,10 +389,8 @@ impl Tree {
     /// Nodes with content that is not on the store, including unlinked ones.
     pub(crate) fn written(&self) -> Vec<Arc<Node>> {
         let nodes = self.slots.values().map(|slot| &slot.node);
-        nodes
-            .filter(|node| node.state.lock().content.is_dirty())
-            .cloned()
-            .collect()
+        let written = nodes.filter(|node| node.state.lock().content.is_dirty());
+        in_order(written)
     }
 
     /// Ids of files whose segments are needed here, whether a name refers to them or not.
@@ -405,7 +410,7 @@ impl Tree {
             let state = node.state.lock();
             state.is_dirty() && !state.is_unlinked
         };
-        nodes.filter(is_due).cloned().collect()
+        in_order(nodes.filter(is_due))
     }
 
     /// Evicts nodes that only listings added.

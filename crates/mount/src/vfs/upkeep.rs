@@ -2,12 +2,13 @@
 //! versions, and completes interrupted renames.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Vfs;
 use crate::error::FsResult;
 use crate::intents::BROKEN_AFTER;
 use crate::store::{Result, Store};
+use crate::time::Instant;
 
 /// Interval of this work: an opened file is pinned within it, far below a sweep's grace period.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(30);
