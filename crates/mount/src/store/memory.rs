@@ -102,6 +102,12 @@ impl MemoryStore {
         read(&objects, name, 0, bytes)
     }
 
+    /// The version of an object.
+    pub(crate) fn etag(&self, name: &str) -> Option<String> {
+        let objects = self.objects.lock();
+        objects.get(name).map(|object| object.etag.clone())
+    }
+
     /// Writes an object like another client.
     pub(crate) fn write(&self, name: &str, content_type: &str, bytes: &'static [u8]) {
         let headers = Headers::new(content_type);

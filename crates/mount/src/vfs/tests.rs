@@ -6,6 +6,7 @@
 mod content;
 mod names;
 mod shared;
+mod simulator;
 mod small;
 mod upkeep;
 mod writers;
