@@ -25,7 +25,7 @@ use crate::extents::Span;
 use crate::history;
 use crate::nested::Known;
 use crate::store::{
-    Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why,
+    Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why, file_id,
 };
 use crate::superseded::Superseded;
 
@@ -274,14 +274,28 @@ impl<S: Store> Committer<S> {
         Ok(self.segment(&copy, own.bytes))
     }
 
-    /// Uploads data that is in no segment, and ranges with too many small parts.
+    /// The segments of a version whose name is gone: they may be removed at any time, or belong to a file
+    /// of another name.
+    fn foreign(base: &Layout) -> HashSet<Arc<Segment>> {
+        let segments = base.segments().into_iter();
+        segments
+            .filter(|segment| file_id(&segment.name.name).is_some())
+            .collect()
+    }
+
+    /// Uploads data that is in no segment, or in one of another file, and ranges with too many small
+    /// parts.
     async fn upload_rest(
         &self,
         target: &Target<'_>,
         content: &mut Content,
         made: &mut Vec<Arc<Segment>>,
     ) -> Result<()> {
-        let spans = to_upload(&content.spans(0, content.size()), &self.limits);
+        let gone = match target.expect {
+            Expect::Nothing => Self::foreign(content.base()),
+            Expect::Version(_) | Expect::Anything => HashSet::new(),
+        };
+        let spans = to_upload(&content.spans(0, content.size()), &gone, &self.limits);
         let objects = pack(spans, self.limits.segment_bytes);
         let upload = |spans: Vec<Span<FileSource>>| async move {
             let body = self.cache.gather(&target.own, &spans).await?;
@@ -415,15 +429,17 @@ impl<S: Store> Committer<S> {
     }
 }
 
-/// The spans to upload: those in no segment, together with short holes between them, unless many
+/// The spans to upload: those in no segment or in one that is `gone`, together with short holes between them, unless many
 /// holes dominate; and, if the file has too many parts, the most densely fragmented ranges.
-fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource>> {
-    let must = |span: &Span<FileSource>| {
-        let source = &span.source;
-        matches!(
-            source,
-            Some(FileSource::Memory { .. } | FileSource::Own { .. })
-        )
+fn to_upload(
+    spans: &[Span<FileSource>],
+    gone: &HashSet<Arc<Segment>>,
+    limits: &Limits,
+) -> Vec<Span<FileSource>> {
+    let must = |span: &Span<FileSource>| match &span.source {
+        Some(FileSource::Memory { .. } | FileSource::Own { .. }) => true,
+        Some(FileSource::Segment { segment, .. }) => gone.contains(segment),
+        Some(FileSource::Zero) | None => false,
     };
     let fills = |span: &Span<FileSource>| {
         let is_hole = matches!(span.source, Some(FileSource::Zero) | None);

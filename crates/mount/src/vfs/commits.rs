@@ -167,7 +167,11 @@ impl<S: Store> Vfs<S> {
     /// Updates a node whose content has been stored.
     fn written(&self, node: &Node, written: Written) {
         let mut state = node.state.lock();
-        let mut unused = state.content.base().segments();
+        // Those of a version whose name was gone are the business of who took it away.
+        let mut unused = match state.etag {
+            Some(_) => state.content.base().segments(),
+            None => Vec::new(),
+        };
         unused.append(&mut state.made);
         unused.retain(|segment| !written.needed.contains(segment));
         state.form = match written.layout.is_plain {

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::Expect;
 
 const MOUNTS: usize = 3;
 const FILE_MAX: u64 = 700;
@@ -270,5 +271,61 @@ async fn a_read_beside_a_write_follows_another_host() {
         let (read, written) = tokio::join!(one.read(handle, 0, 100), write);
         written.unwrap();
         assert_eq!(read.unwrap().concat()[4..], [2; 36], "{turns} turns");
+    }
+}
+
+/// The segments are those of the new name; what is written here again under the old one has its own.
+#[tokio::test]
+async fn a_file_that_is_renamed_elsewhere_and_written_here_is_two_files() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    one.put("f", &pattern(1000)).await.unwrap();
+    let (handle, _) = two.open(two.ino("f").await.unwrap(), WRITE).await.unwrap();
+    two.write(handle, 0, vec![7; 400].into(), false)
+        .await
+        .unwrap();
+    one.rename((ROOT, "f"), (ROOT, "g"), false).await.unwrap();
+    two.close(handle).await.unwrap();
+    two.settle().await;
+    assert!(store.whole("g").unwrap() == pattern(1000));
+    one.unlink(ROOT, "g").await.unwrap();
+    one.settle().await;
+    let mut expected = pattern(1000);
+    expected[..400].fill(7);
+    assert!(store.whole("f").unwrap() == expected);
+    assert!(two.get("f").await.unwrap() == expected);
+}
+
+/// The segments of the version that was removed may go at any time.
+#[tokio::test]
+async fn a_file_that_is_removed_elsewhere_is_there_again_with_segments_of_its_own() {
+    for is_late in [true, false] {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        one.put("f", &pattern(1000)).await.unwrap();
+        one.settle().await;
+        let old = segments(&store);
+        let (handle, _) = two.open(two.ino("f").await.unwrap(), WRITE).await.unwrap();
+        two.write(handle, 300, vec![7; 20].into(), false)
+            .await
+            .unwrap();
+        store.fail(move |_, name| (is_late && name.ends_with("/shared")).then_some(Why::Timeout));
+        one.unlink(ROOT, "f").await.unwrap();
+        one.settle().await;
+        store.heal();
+        let closed = two.close(handle).await;
+        if is_late {
+            two.settle().await;
+            for name in old {
+                store.delete(&name, Expect::Anything).await.unwrap();
+            }
+            closed.unwrap();
+            let mut expected = pattern(1000);
+            expected[300..320].fill(7);
+            assert!(store.whole("f").unwrap() == expected);
+        } else {
+            // Its bytes are gone, and so are those that were written.
+            assert!(closed.is_err() && store.etag("f").is_none());
+        }
     }
 }
