@@ -12,7 +12,7 @@ use crate::cache::Version;
 use crate::content::{Chunk, FileSource};
 use crate::error::{FsError, FsResult};
 use crate::extents::Span;
-use crate::store::{Store, Why};
+use crate::store::{Store, StoreError, Why};
 use crate::time::Time;
 
 /// The relevant flags of `open`.
@@ -95,23 +95,12 @@ impl<S: Store> Vfs<S> {
             self.writable()?;
         }
         let node = self.node(ino)?;
-        let must_look = {
-            let state = node.state.lock();
-            match state.attributes.kind {
-                Kind::File => {}
-                Kind::Directory => return Err(FsError::IsADirectory),
-                _ => return Err(FsError::Invalid("it is no file")),
-            }
-            !state.is_local()
-        };
-        if must_look {
-            match self.look_again(&self.path(ino)?).await {
-                Ok(now) if Arc::ptr_eq(&now, &node) => {}
-                // The kernel looks up the name again, and creates the file if requested.
-                Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
-                Err(error) => return Err(error),
-            }
+        match node.state.lock().attributes.kind {
+            Kind::File => {}
+            Kind::Directory => return Err(FsError::IsADirectory),
+            _ => return Err(FsError::Invalid("it is no file")),
         }
+        self.look_for_closes(&node).await?;
         self.load(&node).await?;
         self.flatten_later(&node);
         if mode.truncates {
@@ -125,6 +114,41 @@ impl<S: Store> Vfs<S> {
             keeps
         };
         Ok((self.add_handle(&node, mode), keeps_pages))
+    }
+
+    /// Finds what other hosts have closed until now. Local writes are put over it.
+    async fn look_for_closes(&self, node: &Arc<Node>) -> FsResult<()> {
+        for _ in 0..LOADS_MAX {
+            if !node.state.lock().is_local() {
+                return match self.look_again(&self.path(node.ino)?).await {
+                    Ok(now) if Arc::ptr_eq(&now, node) => Ok(()),
+                    // The kernel looks up the name again, and creates the file if requested.
+                    Ok(_) | Err(FsError::NotFound) => Err(FsError::Stale),
+                    Err(error) => Err(error),
+                };
+            }
+            let Some(path) = self.tree.lock().path(node.ino) else {
+                return Ok(());
+            };
+            let own = {
+                let state = node.state.lock();
+                if state.etag.is_none() || !self.store.decides() {
+                    return Ok(());
+                }
+                self.own_version(&path, &state)
+            };
+            match self.store.head(&path).await {
+                Ok(stat) if own.etag.as_deref() == Some(&*stat.etag) => return Ok(()),
+                Ok(_) => {}
+                // It is there again with the next commit.
+                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            let message = format!("{path} was written elsewhere too");
+            let error = StoreError::new(Why::Changed, message);
+            self.follow(node, &own, error).await?;
+        }
+        Err(FsError::Contended)
     }
 
     /// Truncates a file to zero; if several mounts may write it, on the store at once: a later

@@ -329,3 +329,26 @@ async fn a_file_that_is_removed_elsewhere_is_there_again_with_segments_of_its_ow
         }
     }
 }
+
+/// Another program of this host writes it, and has not closed it.
+#[tokio::test]
+async fn an_open_of_a_file_that_is_written_here_shows_what_others_have_closed() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    one.put("f", &pattern(100)).await.unwrap();
+    let ino = two.ino("f").await.unwrap();
+    let (writer, _) = two.open(ino, WRITE).await.unwrap();
+    two.write(writer, 0, vec![7; 4].into(), false)
+        .await
+        .unwrap();
+    let (other, _) = one.open(one.ino("f").await.unwrap(), WRITE).await.unwrap();
+    one.write(other, 50, vec![8; 100].into(), false)
+        .await
+        .unwrap();
+    one.close(other).await.unwrap();
+    let mut expected = [pattern(50), vec![8; 100]].concat();
+    expected[..4].fill(7);
+    assert!(two.get("f").await.unwrap() == expected);
+    two.close(writer).await.unwrap();
+    assert!(store.whole("f").unwrap() == expected);
+}
