@@ -163,29 +163,32 @@ impl<S: Store> Vfs<S> {
         let bytes = body.len() as u64;
         let body = || vec![body.clone()];
         let put = || self.store.put(path, &headers, body(), Expect::Nothing);
-        let etag = match insist(put).await {
-            Ok(etag) => etag,
+        let mut state = match insist(put).await {
+            Ok(etag) => {
+                let mut state = State::new(attributes);
+                if state.attributes.kind == Kind::File {
+                    state.content = Content::of(Layout::own(bytes, true));
+                    state.is_loaded = true;
+                }
+                state.headers = headers;
+                state.etag = Some(etag);
+                state.bytes = bytes;
+                state
+            }
             // The response was lost, and the retry found the object.
             Err(error) if error.why == Why::Changed || error.is_in_doubt => {
                 let stat = match self.store.head_newest(path).await {
                     Ok(stat) => stat,
                     Err(_) => return Err(error.into()),
                 };
+                // Another host may have written it since.
                 match history::has(&stat.headers, &token) {
-                    true => stat.etag,
+                    true => self.state_of(stat),
                     false => return Err(FsError::Exists),
                 }
             }
             Err(error) => return Err(error.into()),
         };
-        let mut state = State::new(attributes);
-        if state.attributes.kind == Kind::File {
-            state.content = Content::of(Layout::own(bytes, true));
-            state.is_loaded = true;
-        }
-        state.headers = headers;
-        state.etag = Some(etag);
-        state.bytes = bytes;
         state.changed_here = Some(Instant::now());
         state.fresh_until = Instant::now() + self.options.fresh;
         let node = {

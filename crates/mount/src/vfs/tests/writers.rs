@@ -412,3 +412,34 @@ async fn a_look_between_takes_no_write_away() {
     let count = |byte: u8| bytes.iter().filter(|is| **is == byte).count();
     assert_eq!((count(b'a'), count(b'b')), (WRITES, WRITES));
 }
+
+/// The response to its creation gets lost, and another mount writes it before the first looks at it.
+#[tokio::test]
+async fn a_file_that_was_made_in_doubt_has_what_others_have_written() {
+    for seed in 0..60 {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        store.take_turns(seed);
+        let mut is_first = true;
+        store.lose(move |verb, name| {
+            let is_it = verb == "PUT" && name == "f" && std::mem::take(&mut is_first);
+            is_it.then_some(Why::Timeout)
+        });
+        let write = async {
+            let ino = loop {
+                match two.ino("f").await {
+                    Ok(ino) => break ino,
+                    Err(_) => tokio::task::yield_now().await,
+                }
+            };
+            let (handle, _) = two.open(ino, APPEND).await.unwrap();
+            two.write(handle, 0, "two".into(), false).await.unwrap();
+            two.close(handle).await.unwrap();
+        };
+        let (made, ()) = tokio::join!(one.create(ROOT, "f", OWNER, APPEND, true), write);
+        let (_, handle) = made.unwrap();
+        one.write(handle, 0, "one".into(), false).await.unwrap();
+        one.close(handle).await.unwrap();
+        assert_eq!(store.whole("f").unwrap(), "twoone", "seed {seed}");
+    }
+}
