@@ -40,6 +40,13 @@ pub(crate) fn mounts(headers: &Headers) -> Vec<&str> {
     commits.filter(|c| !c.is_empty()).map(mount_of).collect()
 }
 
+/// Does the object of `headers` follow the one of `before`, whose last commit it lists?
+pub(crate) fn follows(headers: &Headers, before: &Headers) -> bool {
+    let commits = before.meta.get(META).map(String::as_str);
+    let last = commits.unwrap_or_default().split(',').next();
+    last.is_some_and(|last| !last.is_empty() && has(headers, last))
+}
+
 /// Is a commit listed in `headers`?
 pub(crate) fn has(headers: &Headers, token: &str) -> bool {
     let commits = headers.meta.get(META).map(String::as_str);
@@ -60,6 +67,10 @@ mod tests {
         }
         assert_eq!(headers.meta["commits"], "c-63,b-63,a-63");
         assert!(has(&headers, "a-63") && !has(&headers, "a-62") && !has(&headers, "a-6"));
+        let before = headers.clone();
+        add(&mut headers, "d-0");
+        assert!(follows(&headers, &before) && !follows(&before, &headers));
+        assert!(!follows(&headers, &Headers::new("t")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::Vfs;
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
+use crate::history;
 use crate::intents::BrokenIntent;
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::{Instant, Time};
@@ -19,6 +20,13 @@ use crate::time::{Instant, Time};
 const CONCURRENT_RENAMES_MAX: usize = 8;
 /// Maximum versions of a file that a rename copies while other mounts write it.
 const COPIES_MAX: u32 = 20;
+
+/// The version of an object below a directory, as a listing shows it or this mount has made it.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    bytes: u64,
+    etag: String,
+}
 
 impl<S: Store> Vfs<S> {
     pub(crate) async fn rename(
@@ -183,9 +191,9 @@ impl<S: Store> Vfs<S> {
         // A mount that finds the intent completes an interrupted rename.
         let intent = self.committer.intend(from, to).await?;
         let shared = self.share_below(&found).await?;
-        let mut names: Vec<String> = found.into_keys().collect();
+        let mut has_object = false;
         match self.store.copy(from, to, None).await {
-            Ok(()) => names.push(from.to_owned()),
+            Ok(()) => has_object = true,
             Err(error) if error.why == Why::NotFound => {
                 let node = self.find(from).await?;
                 let mut headers = node.state.lock().headers.clone();
@@ -197,8 +205,7 @@ impl<S: Store> Vfs<S> {
             }
             Err(error) => return Err(error.into()),
         }
-        let below_only = names.iter().filter(|name| name.len() > from.len());
-        let moves = below_only.map(|name| (name.clone(), format!("{to}{}", &name[from.len()..])));
+        let moves = found.keys().map(|name| (name.clone(), moved(name)));
         let moves: Vec<(String, String)> = moves.collect();
         let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
             match self.store.copy(&name, &new, None).await {
@@ -212,17 +219,24 @@ impl<S: Store> Vfs<S> {
         if let Some(target) = &target {
             self.unlinked(to, target);
         }
-        let deletions = futures_util::stream::iter(names.clone());
-        let deletions = deletions.map(|name| async move {
-            self.store.delete(&name, Expect::Anything).await.map(|_| ())
+        let deletions = found
+            .iter()
+            .map(|(name, known)| (name.clone(), known.clone()));
+        let deletions: Vec<(String, Known)> = deletions.collect();
+        let deletions = futures_util::stream::iter(deletions).map(|(name, known)| async move {
+            let new = format!("{to}{}", &name[from.len()..]);
+            self.delete_moved(&name, &new, known).await
         });
         let deletions = deletions.buffer_unordered(CONCURRENT_RENAMES_MAX);
         deletions.try_collect::<()>().await?;
+        if has_object {
+            self.store.delete(from, Expect::Anything).await?;
+        }
         self.committer.unshare(shared).await;
         intent.done().await;
         let mut tree = self.tree.lock();
         tree.rename(from, to);
-        names.iter().for_each(|name| tree.removed(name));
+        found.keys().for_each(|name| tree.removed(name));
         tree.removed(from);
         if let Some(node) = tree.at(to) {
             let mut state = node.state.lock();
@@ -230,6 +244,55 @@ impl<S: Store> Vfs<S> {
             state.fresh_until = Instant::now();
         }
         Ok(())
+    }
+
+    /// Deletes an object that was copied to its new name. A version that another mount has written
+    /// meanwhile is copied first, unless the new name has been written, too: then both stay.
+    async fn delete_moved(&self, name: &str, new: &str, known: Known) -> FsResult<()> {
+        if self.delete_version(name, &known.etag).await? {
+            return Ok(());
+        }
+        let (mut shared, mut copied) = (Vec::new(), vec![known.etag]);
+        for _ in 0..COPIES_MAX {
+            let stat = match self.store.head_newest(name).await {
+                Ok(stat) => stat,
+                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            let layout = self.layout(name, &stat.etag, stat.form, stat.bytes);
+            let segments = match layout.await {
+                Ok(layout) => layout.segments(),
+                Err(error) if error.why == Why::Changed => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match self.store.head_newest(new).await {
+                Ok(there)
+                    if !copied.contains(&there.etag)
+                        && !history::follows(&stat.headers, &there.headers) =>
+                {
+                    tracing::warn!(
+                        name,
+                        new,
+                        "both names were written during a rename: both stay"
+                    );
+                    return Ok(());
+                }
+                Ok(_) => {}
+                Err(error) if error.why == Why::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+            shared.append(&mut self.committer.share(&segments).await?);
+            match self.store.copy(name, new, None).await {
+                Ok(()) => copied.push(stat.etag.clone()),
+                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            if self.delete_version(name, &stat.etag).await? {
+                self.committer.unshare(shared).await;
+                return Ok(());
+            }
+        }
+        Err(FsError::Contended)
     }
 
     /// Completes interrupted renames of directories whose intents were not refreshed for `after`. One
@@ -326,29 +389,35 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Marks the segments of all large files in `found` as shared; returns the new marks.
-    async fn share_below(&self, found: &BTreeMap<String, u64>) -> FsResult<Vec<String>> {
+    async fn share_below(&self, found: &BTreeMap<String, Known>) -> FsResult<Vec<String>> {
         let whole_bytes = self.options.limits.whole_bytes;
-        let large = found.iter().filter(|(_, bytes)| **bytes > whole_bytes);
+        let large = found.iter().filter(|(_, known)| known.bytes > whole_bytes);
         let large: Vec<String> = large.map(|(name, _)| name.clone()).collect();
         let marks = futures_util::stream::iter(large).map(|name| async move {
-            let layout = match self.store.head(&name).await {
-                Ok(stat) => {
-                    let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
-                    layout.await?
+            for _ in 0..COPIES_MAX {
+                let stat = match self.store.head(&name).await {
+                    Ok(stat) => stat,
+                    // The listing was out of date.
+                    Err(error) if error.why == Why::NotFound => return Ok(Vec::new()),
+                    Err(error) => return Err(error.into()),
+                };
+                let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
+                match layout.await {
+                    Ok(layout) => return Ok(self.committer.share(&layout.segments()).await?),
+                    // Another mount has written it meanwhile.
+                    Err(error) if error.why == Why::Changed => {}
+                    Err(error) => return Err(error.into()),
                 }
-                // The listing was out of date.
-                Err(error) if error.why == Why::NotFound => return Ok(Vec::new()),
-                Err(error) => return Err(error),
-            };
-            self.committer.share(&layout.segments()).await
+            }
+            Err(FsError::Contended)
         });
         let marks = marks.buffer_unordered(CONCURRENT_RENAMES_MAX);
         Ok(marks.try_collect::<Vec<_>>().await?.concat())
     }
 
-    /// Names and sizes of all objects below a directory, including those too recent for the
+    /// Names and versions of all objects below a directory, including those too recent for the
     /// listing.
-    async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, u64>> {
+    async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, Known>> {
         let prefix = below(directory);
         let mut found = BTreeMap::new();
         let mut marker = String::new();
@@ -357,15 +426,24 @@ impl<S: Store> Vfs<S> {
             let Some(last) = rows.last() else { break };
             marker = last.name().to_owned();
             for row in rows {
-                if let Row::Object { name, bytes, .. } = row {
-                    found.insert(name, bytes);
+                if let Row::Object {
+                    name, bytes, etag, ..
+                } = row
+                {
+                    found.insert(name, Known { bytes, etag });
                 }
             }
         }
         let tree = self.tree.lock();
         for path in tree.changed_below(directory) {
-            let bytes = tree.at(&path).map_or(0, |node| node.state.lock().bytes);
-            found.insert(path, bytes);
+            let known = tree.at(&path).map(|node| {
+                let state = node.state.lock();
+                Known {
+                    bytes: state.bytes,
+                    etag: state.etag.clone().unwrap_or_default(),
+                }
+            });
+            found.insert(path, known.unwrap_or_default());
         }
         Ok(found)
     }

@@ -443,3 +443,39 @@ async fn a_file_that_was_made_in_doubt_has_what_others_have_written() {
         assert_eq!(store.whole("f").unwrap(), "twoone", "seed {seed}");
     }
 }
+
+#[tokio::test]
+async fn a_directory_s_rename_takes_along_what_is_written_meanwhile() {
+    for seed in 0..100 {
+        for size in [20, 600] {
+            let store = MemoryStore::default();
+            let (one, two) = (mount(&store), mount(&store));
+            one.mkdir(ROOT, "from", OWNER).await.unwrap();
+            one.put("from/f", &pattern(size)).await.unwrap();
+            let ino = two.ino("from/f").await.unwrap();
+            let (handle, _) = two.open(ino, WRITE).await.unwrap();
+            two.write(handle, 3, vec![0xbb; 4].into(), false)
+                .await
+                .unwrap();
+            store.take_turns(seed);
+            let sync = async {
+                for _ in 0..seed {
+                    tokio::task::yield_now().await;
+                }
+                two.sync(handle).await
+            };
+            let rename = one.rename((ROOT, "from"), (ROOT, "to"), false);
+            let (renamed, synced) = tokio::join!(rename, sync);
+            renamed.unwrap();
+            let mut written = pattern(size);
+            written[3..7].fill(0xbb);
+            let (old, new) = (store.whole("from/f"), store.whole("to/f").unwrap());
+            let is_there = new == written || old.is_ok_and(|old| old == written);
+            assert!(synced.is_err() || is_there, "seed {seed}, {size}");
+            assert!(
+                new == written || new == pattern(size),
+                "seed {seed}, {size}"
+            );
+        }
+    }
+}
