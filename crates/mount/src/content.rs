@@ -206,9 +206,9 @@ pub(crate) struct Content {
     /// order.
     appended: Vec<Range<u64>>,
     size: u64,
-    /// The file was truncated below its base, so a longer version of another writer is truncated
-    /// too.
-    is_cut: bool,
+    /// The least size to which the file was truncated below its base: a version of another writer is
+    /// truncated to it too.
+    cut: Option<u64>,
     is_dirty: bool,
 }
 
@@ -221,7 +221,7 @@ impl Content {
             written: Extents::default(),
             copies: Extents::default(),
             appended: Vec::new(),
-            is_cut: false,
+            cut: None,
             is_dirty: false,
         }
     }
@@ -275,18 +275,20 @@ impl Content {
 
     /// Was the file truncated below its version on the store?
     pub(crate) fn is_cut(&self) -> bool {
-        self.is_cut
+        self.cut.is_some()
     }
 
     /// Removes all content, including that of other writers' versions.
     pub(crate) fn empty(&mut self) {
         self.resize(0);
-        self.is_cut = true;
+        self.cut = Some(0);
         self.is_dirty = true;
     }
 
     pub(crate) fn resize(&mut self, size: u64) {
-        self.is_cut |= size < self.base_end;
+        if size < self.base_end || self.cut.is_some_and(|cut| size < cut) {
+            self.cut = Some(size);
+        }
         self.base_end = self.base_end.min(size);
         self.written.truncate(size);
         self.copies.truncate(size);
@@ -405,15 +407,16 @@ impl Content {
     /// Replaces the base by another writer's version; appended bytes move behind it.
     pub(crate) fn rebase(&mut self, base: Layout) {
         let was_as_base = self.size == self.base.bytes;
-        if !self.is_cut {
-            self.append_behind(base.bytes);
-            self.base_end = base.bytes;
-            self.size = match was_as_base {
-                true => base.bytes.max(self.written.end()),
-                false => base.bytes.max(self.size),
-            };
-        } else {
-            self.base_end = self.base_end.min(base.bytes);
+        match self.cut {
+            Some(cut) => self.base_end = cut.min(base.bytes),
+            None => {
+                self.append_behind(base.bytes);
+                self.base_end = base.bytes;
+                self.size = match was_as_base {
+                    true => base.bytes.max(self.written.end()),
+                    false => base.bytes.max(self.size),
+                };
+            }
         }
         self.base = base;
         self.copies = Extents::default();

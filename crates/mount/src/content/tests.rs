@@ -68,6 +68,22 @@ fn a_foreign_version_goes_below() {
     assert_eq!(shown(&emptied), "y");
 }
 
+/// A truncation that was not stored, while others emptied the file and wrote it again.
+#[test]
+fn a_foreign_version_is_cut_where_the_file_was() {
+    let mut content = Content::of(Layout::own(8, true));
+    content.resize(5);
+    content.rebase(Layout::own(0, true));
+    assert_eq!(shown(&content), "00000");
+    content.rebase(Layout::own(8, true));
+    assert_eq!(shown(&content), "ABCDE");
+    content.rebase(Layout::own(2, true));
+    content.resize(3);
+    content.resize(4);
+    content.rebase(Layout::own(8, true));
+    assert_eq!(shown(&content), "ABC0");
+}
+
 #[test]
 fn what_was_appended_goes_behind_a_foreign_version() {
     let budget = Arc::default();
