@@ -261,6 +261,17 @@ mod tests {
         let long = "fn f() {\n".to_owned() + &"    g();\n".repeat(700) + "}\n";
         write("crates/proxy/src/d1.rs", long.as_bytes());
         write("crates/proxy/src/d2/mod.rs", b"");
+        let edit = |path: &str, old: &str, new: &str| {
+            let text = std::fs::read_to_string(copy.path().join(path)).expect("a file");
+            assert!(text.contains(old), "{path}: {old:?}");
+            write(path, text.replacen(old, new, 1).as_bytes());
+        };
+        edit("crates/erasure/Cargo.toml", "[lints]", "[no-lints]");
+        edit(
+            "ARCHITECTURE.md",
+            "| | `memory` |",
+            "| | `d3` | |\n| | `memory` |",
+        );
         let (findings, measures) = check(copy.path()).expect("the rules");
         let (broken, _) = Ratchet::read(here).expect("the ratchet").compare(&measures);
         let found: Vec<String> = findings
@@ -282,5 +293,7 @@ mod tests {
         finds("d1.rs", "of at most 100");
         finds("d1.rs", "find the second idea");
         finds("d2/mod.rs", "a second form of modules");
+        finds("crates/erasure/Cargo.toml", "lints are not taken");
+        finds("ARCHITECTURE.md", "a crate `d3` that is not there");
     }
 }

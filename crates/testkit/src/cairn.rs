@@ -37,6 +37,10 @@ pub struct Cairn {
 
 impl Cairn {
     /// Creates a new store's confs and rings below `dir`, by `cairn up --write-only`.
+    ///
+    /// # Errors
+    /// No range of ports is free, `cairn up` fails, a role has no conf below `dir`, or a conf
+    /// cannot be read or written.
     pub fn create(binary: &Path, dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
         let address = match bind {
             Some(address) => address,
@@ -112,6 +116,9 @@ impl Cairn {
     }
 
     /// Logs in as test:tester.
+    ///
+    /// # Errors
+    /// See [`Account::login_to`].
     pub fn account(&self) -> Result<Account> {
         Account::login(self.port())
     }
@@ -129,6 +136,9 @@ impl Cairn {
 
     /// Sets an option in every conf of `role` that has the section; a missing section belongs to
     /// middleware that is not in the pipeline.
+    ///
+    /// # Errors
+    /// A conf of `role` cannot be read or written. No such conf is no error.
     pub fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
             let text = std::fs::read_to_string(conf)?;
@@ -138,6 +148,9 @@ impl Cairn {
     }
 
     /// Sets an option like [`Cairn::set`], adding the section if it is missing.
+    ///
+    /// # Errors
+    /// Those of [`Cairn::set`].
     pub fn set_or_add(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
             let text = std::fs::read_to_string(conf)?;
@@ -148,6 +161,10 @@ impl Cairn {
 
     /// Enables encryption: adds `keymaster` and `encryption` behind all filters except logging.
     /// `options` are those of `encryption`.
+    ///
+    /// # Errors
+    /// There is no conf of a proxy, the first has no line `pipeline = `, or a conf cannot be
+    /// read or written.
     pub fn encrypt(&self, options: &[(&str, &str)]) -> Result<()> {
         let conf = self.conf("proxy").context("there is no proxy's conf")?;
         let text = std::fs::read_to_string(&conf)?;
@@ -173,6 +190,10 @@ impl Cairn {
     }
 
     /// Adds a second proxy with TLS; returns its port, and the certificate for clients to trust.
+    ///
+    /// # Errors
+    /// There is no conf of a proxy, `cairn up` fails, the conf it writes has no `cert_file`, no
+    /// port is free, or a conf cannot be read or written.
     pub fn add_tls_proxy(&mut self) -> Result<(u16, PathBuf)> {
         let write = |tls: &str| {
             let mut command = Command::new(&self.binary);
@@ -202,6 +223,10 @@ impl Cairn {
 
     /// Adds a second storage policy on the same ring. `coded`: the first is erasure-coded, with as
     /// many fragments as the ring has replicas.
+    ///
+    /// # Errors
+    /// `swift.conf` beside the first conf cannot be read or written, or (if `coded`) has no policy
+    /// 0; or the ring cannot be copied.
     pub fn add_policy(&self, coded: bool) -> Result<()> {
         let etc = self.confs[0].parent().context("a conf is in a folder")?;
         let conf = etc.join("swift.conf");
@@ -222,6 +247,11 @@ impl Cairn {
     }
 
     /// Starts the servers of all confs and waits until they answer.
+    ///
+    /// # Errors
+    /// A conf cannot be read, its path is not UTF-8, or its `bind_ip` and `bind_port` are no
+    /// address; a process cannot be started or ends; or the servers do not answer within 60
+    /// seconds.
     pub fn start(&mut self, spread: Spread) -> Result<()> {
         match spread {
             Spread::OneProcess => self.serve("cairn", &self.confs.clone())?,
@@ -291,7 +321,11 @@ impl Cairn {
         self.processes.clear();
     }
 
-    /// Sends SIGTERM; fails if a process did not end by itself within ten seconds.
+    /// Sends SIGTERM to one process after the other, the last started first, and waits for its end.
+    ///
+    /// # Errors
+    /// A process did not end by itself within ten seconds. It and those started before it are
+    /// killed.
     pub fn stop(&mut self) -> Result<()> {
         for mut process in std::mem::take(&mut self.processes).into_iter().rev() {
             let name = process.name().to_owned();
@@ -319,6 +353,10 @@ impl Cairn {
     }
 
     /// The folder of each object device: the folders in the conf's `devices`.
+    ///
+    /// # Errors
+    /// A conf of an object server cannot be read or has no `devices`, or that folder cannot be
+    /// listed.
     pub fn devices(&self) -> Result<Vec<PathBuf>> {
         let mut devices = Vec::new();
         for conf in self.confs.iter().filter(|c| role_of(c) == Some("object")) {

@@ -17,6 +17,10 @@ pub struct Run {
 
 impl Run {
     /// Reads a run's folder. `shown` is what the lab printed, for messages.
+    ///
+    /// # Errors
+    /// `run.json` or `stages.json` cannot be read, or is no JSON. Without a `stages.json` the run
+    /// has no stages, and that is no error.
     pub fn read(folder: &Path, shown: String) -> Result<Run> {
         let read = |name: &str| -> Result<Value> {
             let path = folder.join(name);
@@ -38,6 +42,9 @@ impl Run {
     }
 
     /// Checks that the run completed without a failed operation.
+    ///
+    /// # Errors
+    /// The run ended in another state than `completed`, or an operation counts errors.
     pub fn is_clean(&self) -> Result<()> {
         ensure!(
             self.meta["state"] == "completed",

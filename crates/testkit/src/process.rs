@@ -25,6 +25,9 @@ pub struct Process {
 
 impl Process {
     /// Starts `program args…`, with its output in `log_dir/name.log`.
+    ///
+    /// # Errors
+    /// The log cannot be opened, or the program (`setpriv`, where it is) cannot be started.
     pub fn start(name: &str, program: &Path, args: &[&str], log_dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(log_dir)?;
         let log = log_dir.join(format!("{name}.log"));
@@ -97,6 +100,9 @@ impl Process {
     }
 
     /// Waits until `ready` returns true, for at most `seconds`, while the process lives.
+    ///
+    /// # Errors
+    /// The process has ended, `ready` fails, or the time is over: see [`wait_for`].
     pub fn wait_until(
         &mut self,
         what: &str,
@@ -111,6 +117,10 @@ impl Process {
 
     /// Waits until a GET of `path` at `address` is answered with 200, for at most `seconds`, while
     /// the process lives.
+    ///
+    /// # Errors
+    /// The process has ended, or there is no such answer in time. A failed request is no error: it
+    /// is sent again.
     pub fn wait_for_answer(
         &mut self,
         address: impl Into<SocketAddr>,
@@ -168,6 +178,9 @@ impl Drop for Process {
 /// Returns `count` different free ports of 127.0.0.1, reserved until this process ends: a bound
 /// socket that does not listen keeps the kernel from assigning the port to a client's connection or
 /// to a bind to port 0, and still lets servers listen there (all of them set `SO_REUSEADDR`).
+///
+/// # Errors
+/// A socket cannot be opened, or no port is left to bind it to.
 pub fn free_ports(count: usize) -> Result<Vec<u16>> {
     static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
     let mut held = HELD.lock();
@@ -184,6 +197,9 @@ pub fn free_ports(count: usize) -> Result<Vec<u16>> {
 
 /// Returns the first of `count` consecutive free ports, for programs that count up from their first
 /// port. A range may be returned twice if the first caller does not listen yet.
+///
+/// # Errors
+/// No such range is free among those tried, which begin between 10000 and 32000.
 pub fn free_range(count: u16) -> Result<u16> {
     static LAST: Mutex<u16> = Mutex::new(0);
     let mut last = LAST.lock();
@@ -203,6 +219,9 @@ pub fn free_range(count: u16) -> Result<u16> {
 }
 
 /// Waits until `ready` returns true, for at most `seconds`.
+///
+/// # Errors
+/// `ready` fails, or it still returns false when the time is over.
 pub fn wait_for(what: &str, seconds: u64, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     loop {
@@ -217,6 +236,10 @@ pub fn wait_for(what: &str, seconds: u64, mut ready: impl FnMut() -> Result<bool
 }
 
 /// Waits until something listens on the port, while the processes live.
+///
+/// # Errors
+/// A process has ended, nothing listens within 60 seconds, or connecting fails otherwise than by
+/// being refused.
 pub fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
     wait_for(&format!("port {port}"), 60, || {
         if let Some(words) = processes.iter_mut().find_map(Process::ended) {

@@ -89,7 +89,10 @@ impl Report {
         self.skipped.extend_from_slice(&other.skipped);
     }
 
-    /// Prints the closing line; an error if something failed, or was skipped without permission.
+    /// Prints the closing lines, and tells whether the run is a success.
+    ///
+    /// # Errors
+    /// A check failed, or was skipped and no `--may-skip` names it.
     pub fn finish(&self) -> Result<()> {
         let allowed = MAY_SKIP.get().map_or(&[][..], Vec::as_slice);
         if !self.skipped.is_empty() {

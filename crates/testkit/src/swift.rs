@@ -85,6 +85,10 @@ pub struct Swift {
 
 impl Swift {
     /// Writes confs, rings and device folders below `dir`; starts no process.
+    ///
+    /// # Errors
+    /// memcached is missing and cannot be installed, too few ports are free, a file cannot be
+    /// written, `id -un` fails, or `swift-ring-builder` cannot be run or writes no ring.
     pub fn create(venv: &Venv, dir: &Path, layout: Layout) -> Result<Swift> {
         ensure!(
             install("memcached", "memcached"),
@@ -262,6 +266,10 @@ impl Swift {
     }
 
     /// Starts memcached, the servers and the proxy, and waits until all of them listen.
+    ///
+    /// # Errors
+    /// `id -un` fails, or a program cannot be started (see [`Process::start`]), ends, or does not
+    /// listen within 60 seconds.
     pub fn start(&mut self) -> Result<()> {
         self.start_memcached()?;
         for kind in KINDS {
@@ -284,6 +292,10 @@ impl Swift {
     }
 
     /// Starts the peer's cache, which Cairn on the same conf uses too.
+    ///
+    /// # Errors
+    /// `id -un` fails, memcached cannot be started or does not listen within 60 seconds, or it or a
+    /// process started before has ended.
     pub fn start_memcached(&mut self) -> Result<()> {
         let port = self.memcached_port.to_string();
         let user = user()?;
@@ -309,6 +321,9 @@ impl Swift {
     }
 
     /// Starts a further proxy of the same store.
+    ///
+    /// # Errors
+    /// The program cannot be started: see [`Process::start`]. Its later end is not noticed here.
     pub fn start_proxy(&mut self, name: &str, conf: &Path) -> Result<()> {
         self.start_one(name, "swift-proxy-server", conf)
     }
@@ -321,6 +336,10 @@ impl Swift {
     }
 
     /// Runs one pass of a background daemon (`object-updater`, …) on every device.
+    ///
+    /// # Errors
+    /// There is no `-` in the name, or a pass cannot be started or ends with another status than
+    /// success. The later devices get no pass then.
     pub fn once(&self, daemon: &str) -> Result<()> {
         let Some((kind, _)) = daemon.split_once('-') else {
             bail!("no daemon {daemon}")

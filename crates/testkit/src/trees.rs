@@ -9,6 +9,9 @@ use anyhow::{Context, Result, ensure};
 use crate::random::Random;
 
 /// Writes files with names that are difficult for clients and servers, in folders with such names.
+///
+/// # Errors
+/// A folder cannot be created below `root`, or a file cannot be written there.
 pub fn write_tree(root: &Path, files: usize) -> Result<()> {
     const FOLDERS: [&str; 8] = [
         "",
@@ -61,6 +64,9 @@ pub fn write_tree(root: &Path, files: usize) -> Result<()> {
 }
 
 /// Every file below `root` by its relative path.
+///
+/// # Errors
+/// `root`, or a folder below it, cannot be listed.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -77,7 +83,11 @@ pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
     Ok(found)
 }
 
-/// Checks that two folders hold the same files, bytes compared; an error names the first other one.
+/// Checks that two folders hold the same files, bytes compared.
+///
+/// # Errors
+/// A file did not come back or came back different, and is named; the folders hold different
+/// numbers of files; or one of them cannot be listed or read.
 pub fn same_trees(source: &Path, back: &Path) -> Result<()> {
     let (source, back) = (files(source)?, files(back)?);
     for (name, path) in &source {

@@ -21,6 +21,10 @@ pub struct Venv {
 
 impl Venv {
     /// The environment, fetched and installed when it is not in the cache.
+    ///
+    /// # Errors
+    /// There is no place for the cache ([`cache`]), it cannot be written, or a step of the
+    /// installation fails: `python3 -m venv`, `pip` or `tar`.
     pub fn prepare() -> Result<Venv> {
         let home = cache()?;
         let venv = Venv {

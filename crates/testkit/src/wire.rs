@@ -59,6 +59,9 @@ impl Response {
 /// Takes requests to a store: one connection, or a choice among several.
 pub trait Route: Send + Sync {
     /// Sends one request, at most once, and reads its whole response.
+    ///
+    /// # Errors
+    /// The request cannot be sent, or its response does not come whole. It may have been executed.
     fn call(
         &mut self,
         method: &str,
@@ -99,6 +102,10 @@ impl Connection {
     /// Sends one request (its `Host` is among the headers, or else the address) and reads its whole
     /// response. Never sends twice: a caller that counts acknowledged writes must know that a
     /// failed request may or may not have been executed.
+    ///
+    /// # Errors
+    /// The server refuses the connection or takes 5 seconds for it, sending or reading stands still
+    /// for 60, or the response breaks off, is no HTTP, or has neither a length nor chunks.
     pub fn call(
         &mut self,
         method: &str,
@@ -242,16 +249,26 @@ pub struct Account {
 
 impl Account {
     /// Logs in by TempAuth as test:tester, a user that every store here has.
+    ///
+    /// # Errors
+    /// See [`Account::login_to`].
     pub fn login(port: u16) -> Result<Account> {
         Account::login_as(port, "test:tester", "testing")
     }
 
     /// Logs in by TempAuth.
+    ///
+    /// # Errors
+    /// See [`Account::login_to`].
     pub fn login_as(port: u16, user: &str, key: &str) -> Result<Account> {
         Account::login_to((Ipv4Addr::LOCALHOST, port).into(), user, key)
     }
 
     /// The same, at any address and for any user.
+    ///
+    /// # Errors
+    /// A request fails ([`Connection::call`]), the login is refused (a 5xx only after 90 seconds),
+    /// or the answer has no token, or no storage URL with a path.
     pub fn login_to(address: SocketAddr, user: &str, key: &str) -> Result<Account> {
         // A store that a benchmark has just overloaded answers 503 for a while.
         let deadline = Instant::now() + Duration::from_secs(90);
@@ -307,6 +324,9 @@ impl Account {
 
     /// Sends a request; `path` is below the account and encoded here (`""`, `/c`, `/c/o`), `query`
     /// includes its `?`.
+    ///
+    /// # Errors
+    /// Those of the route: see [`Route::call`]. Any status is an answer, and no error.
     pub fn call(
         &mut self,
         method: &str,
@@ -321,7 +341,10 @@ impl Account {
         self.route.call(method, &target, &all, body)
     }
 
-    /// Like `call`; any status but success is an error.
+    /// Like [`Account::call`], for a request that must succeed.
+    ///
+    /// # Errors
+    /// The request fails ([`Account::call`]), or its status is not one of 2xx.
     pub fn must(
         &mut self,
         method: &str,
@@ -342,6 +365,10 @@ impl Account {
     }
 
     /// The body of a GET, piece by piece, on a connection of its own.
+    ///
+    /// # Errors
+    /// The connection cannot be opened, breaks off or stands still for 60 seconds, the status is
+    /// not 200, the answer has no length, or `piece` fails.
     pub fn stream(&mut self, path: &str, mut piece: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let mut stream = Connection::to(self.address).open()?;
         let target = format!("{}{}", self.path, quote(path));
@@ -375,6 +402,9 @@ impl Account {
     }
 
     /// A whole JSON listing (of the account for `""`, of a container for `/c`), page by page.
+    ///
+    /// # Errors
+    /// A page cannot be had ([`Account::must`]), or is no JSON array.
     pub fn listing(&mut self, path: &str) -> Result<Vec<serde_json::Value>> {
         let mut all: Vec<serde_json::Value> = Vec::new();
         loop {

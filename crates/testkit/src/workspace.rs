@@ -17,6 +17,9 @@ pub fn root() -> &'static Path {
 }
 
 /// Cache of downloaded software: `$CAIRN_CACHE`, or `cairn` in the user's cache folder.
+///
+/// # Errors
+/// None of `$CAIRN_CACHE`, `$XDG_CACHE_HOME` and `$HOME` is set.
 pub fn cache() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("CAIRN_CACHE") {
         return Ok(PathBuf::from(dir));
@@ -38,6 +41,9 @@ pub fn target() -> PathBuf {
 
 /// A folder for one run, on the workspace's own file system (`/tmp` may be small and without
 /// extended attributes); removed when dropped.
+///
+/// # Errors
+/// The folder cannot be created in `target/xtask`.
 pub fn scratch(name: &str) -> Result<tempfile::TempDir> {
     let base = target().join("xtask");
     std::fs::create_dir_all(&base)?;
@@ -48,6 +54,9 @@ pub fn scratch(name: &str) -> Result<tempfile::TempDir> {
 }
 
 /// Folder of results: `target/xtask/NAME`.
+///
+/// # Errors
+/// The folder cannot be created.
 pub fn results(name: &str) -> Result<PathBuf> {
     let dir = target().join("xtask").join(name);
     std::fs::create_dir_all(&dir)?;
@@ -55,6 +64,9 @@ pub fn results(name: &str) -> Result<PathBuf> {
 }
 
 /// Keeps results as JSON in the file of this name, in [`results`]`(folder)`, and prints where.
+///
+/// # Errors
+/// `value` has no form in JSON, or the folder or the file cannot be written.
 pub fn keep(folder: &str, file: &str, value: &(impl Serialize + ?Sized)) -> Result<()> {
     let dir = results(folder)?;
     std::fs::write(dir.join(file), serde_json::to_vec_pretty(value)?)?;
@@ -70,18 +82,27 @@ pub fn cargo() -> Command {
 }
 
 /// Builds one package in release mode and returns the path of its program.
+///
+/// # Errors
+/// Cargo cannot be started, or the build fails.
 pub fn build_release(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", package]))?;
     Ok(target().join("release").join(package))
 }
 
 /// Builds one package without optimisation and returns the path of its program.
+///
+/// # Errors
+/// Cargo cannot be started, or the build fails.
 pub fn build_debug(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--package", package]))?;
     Ok(target().join("debug").join(package))
 }
 
 /// Path of Cairn's program: built here, or named by `$CAIRN_BINARY`.
+///
+/// # Errors
+/// The build fails: see [`build_release`]. Whether `$CAIRN_BINARY` exists is not checked.
 pub fn build_cairn() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("CAIRN_BINARY") {
         return Ok(PathBuf::from(binary));
@@ -89,7 +110,10 @@ pub fn build_cairn() -> Result<PathBuf> {
     build_release("cairn")
 }
 
-/// Runs a command to its end; any exit but success is an error that names the command.
+/// Runs a command to its end.
+///
+/// # Errors
+/// The command cannot be started, or ends with another status than success. The error names it.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -100,7 +124,10 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Like [`run`], without output; the program's own output is in the error.
+/// Like [`run`], without output; returns the program's standard output.
+///
+/// # Errors
+/// Those of [`run`]. If the program failed, its output is in the error.
 pub fn run_quiet(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -130,6 +157,9 @@ pub fn have(program: &str) -> bool {
 }
 
 /// Writes a program in a script's language.
+///
+/// # Errors
+/// The file cannot be written or made executable.
 pub fn write_script(path: &Path, text: &str) -> Result<()> {
     let write = || {
         std::fs::write(path, text)?;
@@ -139,6 +169,9 @@ pub fn write_script(path: &Path, text: &str) -> Result<()> {
 }
 
 /// A path as an argument of a program.
+///
+/// # Errors
+/// The path is not UTF-8.
 pub fn utf8(path: &Path) -> Result<&str> {
     path.to_str()
         .with_context(|| format!("{} is not UTF-8", path.display()))
@@ -164,6 +197,9 @@ pub fn install(program: &str, package: &str) -> bool {
 }
 
 /// Waits for Ctrl-C or SIGTERM.
+///
+/// # Errors
+/// The runtime cannot be built, or a handler of a signal cannot be installed.
 pub fn wait_for_end() -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -21,6 +21,10 @@ const LISTING_DEADLINE: Duration = Duration::from_secs(60);
 type Row = (u64, String);
 
 /// Checks everything; returns a description of each violation.
+///
+/// # Errors
+/// The listing of a container cannot be had: see [`Account::listing`]. A failed GET of an object
+/// is a violation, and no error.
 pub fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     let mut rows: BTreeMap<&str, BTreeMap<&str, Option<Row>>> = BTreeMap::new();
@@ -165,6 +169,10 @@ fn differences(
 }
 
 /// Deletes all objects; the containers must become empty and be deletable too.
+///
+/// # Errors
+/// An answer to a DELETE of an object is wrong, a DELETE of a container is not answered, or a
+/// container cannot be deleted within 60 seconds.
 pub fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
     let mut counts = load::Counts::default();
     for key in keys.iter().flatten() {
