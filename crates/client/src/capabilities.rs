@@ -20,6 +20,8 @@ const HEADER_BYTES: usize = 8192;
 pub struct Capabilities {
     /// Policies in which conditions of writes are evaluated at commit.
     conditional_policies: Vec<String>,
+    /// Objects can be symlinks (`X-Symlink-Target`).
+    pub has_symlinks: bool,
     /// Maximum bytes of an object's name.
     pub object_name_bytes: usize,
     /// Maximum bytes of a request line, in which names are percent-encoded.
@@ -32,6 +34,7 @@ impl Default for Capabilities {
     fn default() -> Capabilities {
         Capabilities {
             conditional_policies: Vec::new(),
+            has_symlinks: false,
             object_name_bytes: OBJECT_NAME_BYTES,
             request_line_bytes: REQUEST_LINE_BYTES,
             header_bytes: HEADER_BYTES,
@@ -42,6 +45,7 @@ impl Default for Capabilities {
 #[derive(Deserialize)]
 struct InfoDocument {
     conditional_writes: Option<ConditionalWrites>,
+    symlink: Option<serde_json::Value>,
     #[serde(default)]
     swift: Limits,
 }
@@ -68,6 +72,7 @@ impl Capabilities {
                 .conditional_writes
                 .map(|writes| writes.policies)
                 .unwrap_or_default(),
+            has_symlinks: info.symlink.is_some(),
             object_name_bytes: limits.max_object_name_length.unwrap_or(OBJECT_NAME_BYTES),
             request_line_bytes: limits.max_request_line.unwrap_or(REQUEST_LINE_BYTES),
             header_bytes: limits.max_header_size.unwrap_or(HEADER_BYTES),
@@ -117,6 +122,13 @@ mod tests {
         assert!(!of(r#"{"swift":{}}"#).has_conditional_writes("gold"));
         assert!(!of(r#"{"conditional_writes":{}}"#).has_conditional_writes("gold"));
         assert!(Capabilities::parse(b"<html>").is_err());
+    }
+
+    #[test]
+    fn symlinks_are_there_where_the_store_says_so() {
+        let of = |text: &str| Capabilities::parse(text.as_bytes()).unwrap().has_symlinks;
+        assert!(of(r#"{"swift":{},"symlink":{"symloop_max":2}}"#));
+        assert!(!of(r#"{"swift":{}}"#));
     }
 
     #[test]

@@ -155,15 +155,35 @@ impl Swift {
         self.head_with(container, object, newest()).await
     }
 
+    /// Metadata of a symlink itself, of the newest version on any server; of another object as
+    /// [`Swift::head_newest`].
+    ///
+    /// # Errors
+    /// See [`Swift::head`].
+    pub async fn head_symlink(&self, container: &str, object: &str) -> Result<Info, ClientError> {
+        let query = "?symlink=get";
+        self.head_query(container, object, query, newest()).await
+    }
+
     async fn head_with(
         &self,
         container: &str,
         object: &str,
         headers: HeaderMap,
     ) -> Result<Info, ClientError> {
+        self.head_query(container, object, "", headers).await
+    }
+
+    async fn head_query(
+        &self,
+        container: &str,
+        object: &str,
+        query: &str,
+        headers: HeaderMap,
+    ) -> Result<Info, ClientError> {
         let path = path_of(container, object);
         let answer = self
-            .request(Method::HEAD, &path, "", headers, Payload::Empty)
+            .request(Method::HEAD, &path, query, headers, Payload::Empty)
             .await?;
         let headers = answer.into_parts().0.headers;
         // Dynamic large objects of many segments have no length: taking it for 0 would truncate the
@@ -297,6 +317,25 @@ impl Swift {
             .send(Method::PUT, &path, "", headers, payload, repeat)
             .await?;
         Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// Makes an object a symlink to another one of the container. `headers` are the symlink's own
+    /// content type and metadata.
+    ///
+    /// # Errors
+    /// [`WriteError`], which tells whether the symlink may have been made.
+    pub async fn put_symlink(
+        &self,
+        container: &str,
+        object: &str,
+        target: &str,
+        mut headers: HeaderMap,
+        condition: Condition<'_>,
+    ) -> Result<Info, WriteError> {
+        let target = path_of(container, target);
+        headers.insert("x-symlink-target", value(target.trim_start_matches('/'))?);
+        self.put(container, object, headers, Payload::Empty, condition)
+            .await
     }
 
     /// Stores the manifest of a static large object.

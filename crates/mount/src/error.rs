@@ -22,6 +22,8 @@ pub(crate) enum FsError {
     NotUtf8,
     #[error("the name is kept for the mount's own objects")]
     Reserved,
+    #[error("the file has as many names as it can have")]
+    TooManyLinks,
     #[error("the file would be too large")]
     FileTooLarge,
     #[error("mounted read-only")]

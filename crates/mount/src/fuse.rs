@@ -236,12 +236,14 @@ impl<S: Store> Filesystem for Fuse<S> {
     fn link(
         &self,
         _request: &Request,
-        _ino: INodeNo,
-        _new_parent: INodeNo,
-        _new_name: &OsStr,
+        ino: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
         reply: ReplyEntry,
     ) {
-        reply.error(errno(&FsError::NotPermitted("hard links are not offered")));
+        let (name, ttl) = (text(new_name), self.vfs.fresh());
+        let call = |vfs: Arc<Vfs<S>>| async move { vfs.link(ino.0, new_parent.0, &name?).await };
+        self.call(call, entry(reply, ttl));
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {

@@ -20,6 +20,7 @@ mod flatten;
 mod fuse;
 mod history;
 mod intents;
+mod links;
 mod nested;
 mod pieces;
 mod run;

@@ -24,7 +24,7 @@ pub(crate) const SEGMENTS: &str = ".segments";
 pub(crate) fn file_id(segment: &str) -> Option<&str> {
     let (folder, name) = segment.split_once('/')?;
     let (id, _) = name.split_once('/')?;
-    (folder == SEGMENTS && id != "zeros").then_some(id)
+    (folder == SEGMENTS && id != "zeros" && id != "links").then_some(id)
 }
 
 /// Name of an object, with its container.
@@ -89,6 +89,8 @@ pub(crate) struct Stat {
     pub(crate) changed: Time,
     pub(crate) form: Form,
     pub(crate) headers: Headers,
+    /// The object that has the content, where the name is a hard link (`links.rs`).
+    pub(crate) home: Option<String>,
 }
 
 /// A part of a large object.
@@ -212,6 +214,9 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// write.
     fn decides(&self) -> bool;
 
+    /// Can a name lead to another object?
+    fn has_links(&self) -> bool;
+
     /// Is a path within the store's limits of names?
     fn fits(&self, path: &str) -> bool;
 
@@ -219,6 +224,18 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Metadata like `head`, of the newest version on any server.
     fn head_newest(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
+
+    /// Metadata of a link itself, newest version; of another object as `head_newest`.
+    fn head_link(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
+
+    /// Stores a link to another object; returns its ETag.
+    fn put_link(
+        &self,
+        name: &str,
+        content_type: &str,
+        target: &str,
+        expect: Expect<'_>,
+    ) -> impl Future<Output = Result<String>> + Send;
 
     /// Reads `length` bytes from `offset`, in pieces; with `etag`, of that version only
     /// ([`Why::Changed`]).

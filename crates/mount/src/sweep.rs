@@ -11,6 +11,8 @@
 //! pins: each mount with such files maintains an object `.segments/pins/MOUNT` with their ids,
 //! which is valid for an hour after it was last written.
 
+mod links;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
@@ -81,7 +83,8 @@ fn parse_found(text: &[u8]) -> BTreeMap<String, i64> {
     let line = |line: &str| {
         let (seconds, name) = line.split_once(' ')?;
         let seconds = seconds.parse().ok()?;
-        is_ours(name).then(|| (name.to_owned(), seconds))
+        let is_swept = is_ours(name) || crate::links::is_entry(name) || crate::links::is_home(name);
+        is_swept.then(|| (name.to_owned(), seconds))
     };
     text.lines().filter_map(line).collect()
 }
@@ -101,6 +104,7 @@ struct Inventory {
     /// Ids of pinned files.
     pinned: HashSet<String>,
     found: BTreeMap<String, i64>,
+    homes: links::Homes,
 }
 
 /// Everything that manifests refer to.
@@ -109,6 +113,7 @@ struct Marked {
     names: HashSet<String>,
     /// Number of objects that refer to segments of a file, by its id.
     holders: HashMap<String, usize>,
+    links: links::Links,
 }
 
 impl<S: Store> Committer<S> {
@@ -170,6 +175,9 @@ impl<S: Store> Committer<S> {
                 }
             }
         }
+        let times = (now, grace);
+        self.sweep_links(&inventory, &marked.links, times, &mut waiting, &mut swept)
+            .await?;
         self.remember(&waiting, &inventory.found).await?;
         let delete = |(name, bytes): (String, u64)| async move {
             let delete = || self.store.delete(&name, Expect::Anything);
@@ -208,6 +216,7 @@ impl<S: Store> Committer<S> {
         let mut inventory = Inventory::default();
         let (prefix, pins) = (format!("{SEGMENTS}/"), pins_of(""));
         let (found, times) = (format!("{SEGMENTS}/sweep"), format!("{SEGMENTS}/time/"));
+        let links = crate::links::folder();
         let lease = PIN_LEASE.as_secs() as i64;
         let mut marker = String::new();
         loop {
@@ -239,6 +248,8 @@ impl<S: Store> Committer<S> {
                     inventory.pinned.extend(text.lines().map(str::to_owned));
                 } else if is_ours(&name) {
                     inventory.ours.insert(name, bytes);
+                } else if name.starts_with(&links) {
+                    inventory.homes.take(&name, bytes);
                 } else if name.starts_with(&times) && now - changed.seconds > lease {
                     self.store.delete(&name, Expect::Anything).await?;
                 }
@@ -268,7 +279,8 @@ impl<S: Store> Committer<S> {
     /// Collects everything below `.segments/` that an object of the container refers to.
     async fn mark(&self, swept: &mut Swept) -> Result<Marked> {
         for _ in 0..MARKS_MAX {
-            let large = self.large_objects().await?;
+            let mut marked = Marked::default();
+            let large = self.large_objects(&mut marked.links).await?;
             swept.large_objects = large.len() as u64;
             let references = |name: String| async move { self.references(&name).await };
             let references = futures_util::stream::iter(large.into_iter().map(references));
@@ -279,7 +291,6 @@ impl<S: Store> Committer<S> {
             // An object that is gone may have been renamed to a name that the listing had already
             // passed.
             if references.iter().all(Option::is_some) {
-                let mut marked = Marked::default();
                 for names in references.into_iter().flatten() {
                     let ids: HashSet<&str> = names.iter().filter_map(|n| file_id(n)).collect();
                     for id in ids {
@@ -294,29 +305,37 @@ impl<S: Store> Committer<S> {
         Err(StoreError::new(Why::Changed, message))
     }
 
-    async fn large_objects(&self) -> Result<Vec<String>> {
+    /// Names of all large objects that are files; takes the hard links of the container.
+    async fn large_objects(&self, links: &mut links::Links) -> Result<Vec<String>> {
         let (mut large, mut marker) = (Vec::new(), String::new());
         let (own, behind_own) = (format!("{SEGMENTS}/"), format!("{SEGMENTS}0"));
+        let homes = crate::links::folder();
         loop {
             let rows = self.store.list("", &marker, true, 0).await?;
             let Some(last) = rows.last() else {
                 return Ok(large);
             };
-            // The mount's own prefix is skipped.
-            marker = match last.name().starts_with(&own) {
-                true => behind_own.clone(),
-                false => last.name().to_owned(),
+            // The mount's own prefix is skipped, but for files with several names.
+            marker = match last.name() {
+                name if !name.starts_with(&own) => name.to_owned(),
+                name if name < homes.as_str() => homes.clone(),
+                name if name.starts_with(&homes) => name.to_owned(),
+                _ => behind_own.clone(),
             };
             for row in rows {
-                if let Row::Object {
+                let Row::Object {
                     name,
                     bytes,
                     is_manifest,
+                    content_type,
                     ..
                 } = row
-                    && (is_manifest || bytes > self.limits.whole_bytes)
-                    && !name.starts_with(&own)
-                {
+                else {
+                    continue;
+                };
+                links.take(&content_type);
+                let is_file = !name.starts_with(&own) || crate::links::is_home(&name);
+                if is_file && (is_manifest || bytes > self.limits.whole_bytes) {
                     large.push(name);
                 }
             }
@@ -390,7 +409,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read(text in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            assert!(parse_found(&text).keys().all(|name| is_ours(name)));
+            let is_known = |name: &String| is_ours(name) || name.starts_with(&crate::links::folder());
+            proptest::prop_assert!(parse_found(&text).keys().all(is_known));
         }
 
         #[test]

@@ -10,6 +10,7 @@ mod commits;
 mod directories;
 mod files;
 mod flattening;
+mod links;
 mod misses;
 mod names;
 mod renames;
@@ -68,7 +69,7 @@ pub(crate) struct VfsOptions {
 pub(crate) struct Attr {
     pub(crate) ino: u64,
     pub(crate) size: u64,
-    /// Number of links: 0 for an unlinked file. For a directory 1, which programs interpret as
+    /// Number of hard links: 0 for an unlinked file. For a directory 1, which programs interpret as
     /// unknown.
     pub(crate) nlink: u32,
     pub(crate) attributes: Attributes,
@@ -200,7 +201,10 @@ impl<S: Store> Vfs<S> {
         Attr {
             ino: node.ino,
             size,
-            nlink: u32::from(!state.is_unlinked),
+            nlink: match state.is_unlinked {
+                true => 0,
+                false => state.links,
+            },
             attributes: state.attributes.clone(),
             ctime: state.ctime,
         }
@@ -360,6 +364,7 @@ impl<S: Store> Vfs<S> {
         let known = self.tree.lock().at(path);
         let is_object = known.is_some_and(|node| node.state.lock().etag.is_some());
         let found = self.look(path, is_object).await;
+        let links = self.links_of(&found).await?;
         let mut tree = self.tree.lock();
         let known = tree.at(path);
         if let Some(node) = &known {
@@ -372,14 +377,19 @@ impl<S: Store> Vfs<S> {
             match found {
                 Ok(Found::Object(stat)) => {
                     let kind = Kind::of_content_type(&stat.headers.content_type);
-                    if kind == state.attributes.kind {
-                        self.absorb(&mut state, *stat, asked);
-                        drop(state);
+                    let is_same_kind = kind == state.attributes.kind;
+                    drop(state);
+                    let home = stat.home.clone().unwrap_or_else(|| path.to_owned());
+                    if is_same_kind && tree.path(node.ino).as_deref() == Some(&*home) {
+                        self.found_again(node, *stat, links, asked);
                         return Ok(node.clone());
                     }
-                    // Another object is there now, which is another node.
-                    drop(state);
-                    return Ok(tree.add(path, self.state_of(*stat)));
+                    // Another object is there now, which is another node, or the same one has got
+                    // further names.
+                    let known = is_same_kind.then_some(node);
+                    let now = tree.lead(path, &home, known, self.state_of(*stat.clone()));
+                    self.found_again(&now, *stat, links, asked);
+                    return Ok(now);
                 }
                 Ok(Found::Directory) if state.attributes.kind == Kind::Directory => {
                     state.etag = None;
@@ -405,9 +415,21 @@ impl<S: Store> Vfs<S> {
             self.misses.lock().missed(path);
         }
         match found? {
-            Found::Object(stat) => Ok(tree.add(path, self.state_of(*stat))),
+            Found::Object(stat) => {
+                let home = stat.home.as_deref().unwrap_or(path);
+                let node = tree.lead(path, home, None, self.state_of(*stat.clone()));
+                self.found_again(&node, *stat, links, asked);
+                Ok(node)
+            }
             Found::Directory => Ok(tree.add(path, self.state_of_implied())),
         }
+    }
+
+    /// Takes over what the store has of a node.
+    fn found_again(&self, node: &Node, stat: Stat, links: Option<u32>, asked: Instant) {
+        let mut state = node.state.lock();
+        self.absorb(&mut state, stat, asked);
+        state.links = links.unwrap_or(state.links);
     }
 
     /// The object under a node's own name, in the known version.

@@ -15,6 +15,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::NameTooLong => Errno::ENAMETOOLONG,
         FsError::NotUtf8 => Errno::EILSEQ,
         FsError::Reserved | FsError::NotPermitted(_) => Errno::EPERM,
+        FsError::TooManyLinks => Errno::EMLINK,
         FsError::FileTooLarge => Errno::EFBIG,
         FsError::ReadOnly => Errno::EROFS,
         FsError::NoAttribute => Errno::NO_XATTR,

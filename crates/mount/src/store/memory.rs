@@ -19,6 +19,8 @@ use crate::time::Time;
 enum Body {
     Bytes(Bytes),
     Parts(Vec<Part>),
+    /// A link to the object of this name.
+    Link(String),
 }
 
 #[derive(Clone)]
@@ -34,6 +36,7 @@ impl Object {
         match &self.body {
             Body::Bytes(bytes) => bytes.len() as u64,
             Body::Parts(parts) => parts.iter().map(|part| part.length).sum(),
+            Body::Link(_) => 0,
         }
     }
 }
@@ -191,9 +194,28 @@ fn failure(verb: &str, name: &str, why: Why) -> StoreError {
     }
 }
 
+/// An object, or the one to which a link of that name leads.
 fn find<'a>(objects: &'a BTreeMap<String, Object>, name: &str) -> Result<&'a Object> {
     let missing = || StoreError::new(Why::NotFound, format!("no {name}"));
-    objects.get(name).ok_or_else(missing)
+    let object = objects.get(name).ok_or_else(missing)?;
+    match &object.body {
+        Body::Link(target) => objects.get(target).ok_or_else(missing),
+        _ => Ok(object),
+    }
+}
+
+fn stat(object: &Object) -> Stat {
+    Stat {
+        bytes: object.bytes(),
+        etag: object.etag.clone(),
+        changed: object.changed,
+        form: match object.body {
+            Body::Bytes(_) | Body::Link(_) => Form::Plain,
+            Body::Parts(_) => Form::Manifest,
+        },
+        headers: object.headers.clone(),
+        home: None,
+    }
 }
 
 fn read(objects: &BTreeMap<String, Object>, name: &str, offset: u64, length: u64) -> Result<Bytes> {
@@ -206,6 +228,7 @@ fn read(objects: &BTreeMap<String, Object>, name: &str, offset: u64, length: u64
         Body::Bytes(bytes) => {
             return Ok(bytes.slice(offset as usize..(offset + length) as usize));
         }
+        Body::Link(_) => return Err(beyond()),
         Body::Parts(parts) => parts,
     };
     let (mut at, mut all) = (0, BytesMut::new());
@@ -240,17 +263,38 @@ impl Store for MemoryStore {
     async fn head(&self, name: &str) -> Result<Stat> {
         self.called("HEAD", name).await?;
         let objects = self.objects.lock();
-        let object = find(&objects, name)?;
-        Ok(Stat {
-            bytes: object.bytes(),
-            etag: object.etag.clone(),
-            changed: object.changed,
-            form: match object.body {
-                Body::Bytes(_) => Form::Plain,
-                Body::Parts(_) => Form::Manifest,
-            },
-            headers: object.headers.clone(),
-        })
+        let home = match objects.get(name).map(|object| &object.body) {
+            Some(Body::Link(target)) => Some(target.clone()),
+            _ => None,
+        };
+        let stat = stat(find(&objects, name)?);
+        Ok(Stat { home, ..stat })
+    }
+
+    fn has_links(&self) -> bool {
+        true
+    }
+
+    async fn head_link(&self, name: &str) -> Result<Stat> {
+        self.called("HEAD", name).await?;
+        let objects = self.objects.lock();
+        let missing = || StoreError::new(Why::NotFound, format!("no {name}"));
+        objects.get(name).map(stat).ok_or_else(missing)
+    }
+
+    async fn put_link(
+        &self,
+        name: &str,
+        content_type: &str,
+        target: &str,
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        self.called("PUT", name).await?;
+        let mut objects = self.objects.lock();
+        MemoryStore::expect(&objects, name, expect)?;
+        let body = Body::Link(target.to_owned());
+        let etag = self.store(&mut objects, name, &Headers::new(content_type), body);
+        self.answer("PUT", name, etag)
     }
 
     async fn read(
@@ -263,7 +307,11 @@ impl Store for MemoryStore {
         self.called("GET", &object.name).await?;
         let objects = self.objects.lock();
         if let Some(etag) = etag {
-            MemoryStore::expect(&objects, &object.name, Expect::Version(etag))?;
+            let is = find(&objects, &object.name)?.etag.as_str();
+            if is != etag {
+                let message = format!("{} is {is:?}", object.name);
+                return Err(StoreError::new(Why::Changed, message));
+            }
         }
         Ok(vec![read(&objects, &object.name, offset, length)?])
     }
@@ -273,7 +321,7 @@ impl Store for MemoryStore {
         let objects = self.objects.lock();
         MemoryStore::expect(&objects, name, Expect::Version(etag))?;
         match &find(&objects, name)?.body {
-            Body::Bytes(_) => Ok(None),
+            Body::Bytes(_) | Body::Link(_) => Ok(None),
             Body::Parts(parts) => Ok(Some(parts.clone())),
         }
     }
@@ -290,7 +338,7 @@ impl Store for MemoryStore {
     async fn parts(&self, name: &str) -> Result<Option<Vec<Part>>> {
         self.called("MANIFEST", name).await?;
         match &find(&self.objects.lock(), name)?.body {
-            Body::Bytes(_) => Ok(None),
+            Body::Bytes(_) | Body::Link(_) => Ok(None),
             Body::Parts(parts) => Ok(Some(parts.clone())),
         }
     }

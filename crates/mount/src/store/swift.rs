@@ -19,6 +19,7 @@ use super::{
     Expect, Form, Headers, ObjectName, Part, Result, Row, Segment, Stat, Store, StoreError, Usage,
     Why,
 };
+use crate::links::is_home;
 use crate::time::Time;
 
 /// Headers that a POST or PUT without them would remove.
@@ -42,6 +43,7 @@ pub(crate) struct SwiftStore {
     /// The store evaluates conditions at commit. It may turn out that it does not for this
     /// container.
     decides: AtomicBool,
+    has_links: bool,
     limits: NameLimits,
 }
 
@@ -90,6 +92,7 @@ impl SwiftStore {
             },
             swift,
             container: container.to_owned(),
+            has_links: capabilities.has_symlinks,
             decides: AtomicBool::new(decides),
         }
     }
@@ -249,7 +252,16 @@ fn time(timestamp: Timestamp) -> Time {
     }
 }
 
-fn stat(info: Info) -> Stat {
+/// The object in the container to which a hard link led.
+fn home(info: &Info, container: &str) -> Option<String> {
+    let location = info.header("content-location")?;
+    let (account, name) = location.split_once(&format!("/{}/", encode_value(container)))?;
+    let is_account = account.trim_start_matches('/').split('/').count() == 2;
+    (is_account && is_home(name)).then(|| name.to_owned())
+}
+
+fn stat(info: Info, container: &str) -> Stat {
+    let home = home(&info, container);
     let mut headers = Headers::new(&info.content_type);
     for (name, value) in &info.headers {
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -273,6 +285,7 @@ fn stat(info: Info) -> Stat {
         changed: timestamp.map_or_else(Time::default, time),
         form,
         headers,
+        home,
     }
 }
 
@@ -316,12 +329,41 @@ impl Store for SwiftStore {
         // missed it.
         match self.decides() {
             true => self.head_newest(name).await,
-            false => Ok(stat(self.swift.head(&self.container, name).await?)),
+            false => {
+                let info = self.swift.head(&self.container, name).await?;
+                Ok(stat(info, &self.container))
+            }
         }
     }
 
     async fn head_newest(&self, name: &str) -> Result<Stat> {
-        Ok(stat(self.swift.head_newest(&self.container, name).await?))
+        let info = self.swift.head_newest(&self.container, name).await?;
+        Ok(stat(info, &self.container))
+    }
+
+    fn has_links(&self) -> bool {
+        self.has_links
+    }
+
+    async fn head_link(&self, name: &str) -> Result<Stat> {
+        let info = self.swift.head_symlink(&self.container, name).await?;
+        Ok(stat(info, &self.container))
+    }
+
+    async fn put_link(
+        &self,
+        name: &str,
+        content_type: &str,
+        target: &str,
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        let headers = header_map(&Headers::new(content_type))?;
+        let put = |condition| {
+            let (container, headers) = (&self.container, headers.clone());
+            self.swift
+                .put_symlink(container, name, target, headers, condition)
+        };
+        Ok(self.write(name, expect, put).await?.etag)
     }
 
     async fn read(

@@ -212,6 +212,11 @@ impl<S: Store> Vfs<S> {
             // The first error is more informative than that of examining.
             Err(_) => return Err(error.into()),
         };
+        // Another host has made the name a hard link: the next commit is of the object it leads to.
+        let is_moved = stat.home.is_some();
+        if let Some(home) = &stat.home {
+            self.tree.lock().rehome(node, path, home);
+        }
         let layout = self.layout(path, &stat.etag, stat.form, stat.bytes);
         let layout = match layout.await {
             Ok(layout) => layout,
@@ -234,7 +239,7 @@ impl<S: Store> Vfs<S> {
                     state.attempts.clear();
                     (None, true)
                 }
-                None => (None, expected.as_ref() != Some(&stat.etag)),
+                None => (None, is_moved || expected.as_ref() != Some(&stat.etag)),
             }
         };
         match needed {

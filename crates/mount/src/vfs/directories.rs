@@ -11,6 +11,7 @@ use super::tree::{LISTING_LAG, Node, ROOT, State, below, join, parent_of};
 use super::{Attr, FRESH_PER_ROW, NAME_MAX_BYTES, Vfs};
 use crate::attributes::{Attributes, Kind};
 use crate::error::{FsError, FsResult};
+use crate::links::HardLink;
 use crate::store::{Row, SEGMENTS, Store};
 use crate::time::Instant;
 
@@ -42,6 +43,13 @@ struct Position {
     is_begun: bool,
     is_ended: bool,
     told: HashSet<String>,
+}
+
+fn link_of(row: &Row) -> Option<HardLink> {
+    match row {
+        Row::Object { content_type, .. } => HardLink::of_content_type(content_type),
+        Row::Prefix(_) => None,
+    }
 }
 
 impl<S: Store> Vfs<S> {
@@ -161,6 +169,7 @@ impl<S: Store> Vfs<S> {
                 continue;
             }
             let node = match tree.at(&path) {
+                _ if link_of(row).is_some() => self.listed_link(&mut tree, &path, row, until),
                 Some(node) => self.listed_again(&mut tree, &path, node, row, (asked, until)),
                 None => tree.add(&path, self.listed(row, until)),
             };
@@ -170,6 +179,24 @@ impl<S: Store> Vfs<S> {
                 ino: node.ino,
                 kind,
             });
+        }
+    }
+
+    /// The node of a hard link, of which a row says nothing but where it leads.
+    fn listed_link(
+        &self,
+        tree: &mut super::Tree,
+        path: &str,
+        row: &Row,
+        until: Instant,
+    ) -> Arc<Node> {
+        let home = link_of(row).map_or_else(|| path.to_owned(), |link| link.home());
+        let known = tree.at(path);
+        match &known {
+            Some(node) if tree.home(path).as_ref() == Some(&home) => node.clone(),
+            // Changed here since: the store decides when it is looked up.
+            Some(node) if node.state.lock().changed_within(LISTING_LAG) => node.clone(),
+            Some(_) | None => tree.lead(path, &home, None, self.listed(row, until)),
         }
     }
 

@@ -67,7 +67,7 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Fails if the path exists.
-    async fn expect_nothing(&self, path: &str) -> FsResult<()> {
+    pub(super) async fn expect_nothing(&self, path: &str) -> FsResult<()> {
         if self.tree.lock().was_absent(path) {
             return Ok(());
         }
@@ -332,11 +332,11 @@ impl<S: Store> Vfs<S> {
         }
         self.keep_directory(parent_of(&path)).await?;
         let _turn = node.mutation.lock().await;
-        self.detach_content(&path, &node).await?;
+        let leaving = self.leaving(&path, &node).await?;
         // The name is removed, whoever has written it last: that is the meaning of unlink.
         let delete = || self.store.delete(&path, Expect::Anything);
         insist(delete).await?;
-        self.unlinked(&path, &node);
+        self.left(&path, leaving).await;
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::intents::BrokenIntent;
+use crate::links::HardLink;
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::{Instant, Time};
 
@@ -26,6 +27,21 @@ const COPIES_MAX: u32 = 20;
 struct Known {
     bytes: u64,
     etag: String,
+    /// It is one of several names of a file of this kind.
+    link: Option<(HardLink, Kind)>,
+}
+
+impl Known {
+    fn new(bytes: u64, etag: String, content_type: &str) -> Known {
+        let link = HardLink::of_content_type(content_type);
+        let link = link.map(|link| (link, Kind::of_content_type(content_type)));
+        Known { bytes, etag, link }
+    }
+}
+
+/// Is it a hard link to this object?
+fn leads_to(stat: &Stat, home: &str) -> bool {
+    HardLink::of_content_type(&stat.headers.content_type).is_some_and(|link| link.home() == home)
 }
 
 impl<S: Store> Vfs<S> {
@@ -89,18 +105,21 @@ impl<S: Store> Vfs<S> {
             Some(target) => Some(target.mutation.lock().await),
             None => None,
         };
-        if let Some(target) = &target {
-            self.detach_content(to, target).await?;
+        if self.tree.lock().home(from).is_some() {
+            return self.rename_link(from, to, node, target).await;
         }
+        let mut replaced = match &target {
+            Some(target) => Some(self.leaving(to, target).await?),
+            None => None,
+        };
         let mut shared = Vec::new();
-        let mut replaced = target;
         for tries in 1.. {
             if tries > COPIES_MAX {
                 return Err(FsError::Contended);
             }
             if let Some(version) = self.copy_version(from, to, node, &mut shared).await? {
-                if let Some(target) = replaced.take() {
-                    self.unlinked(to, &target);
+                if let Some(replaced) = replaced.take() {
+                    self.left(to, replaced).await;
                 }
                 if self.delete_version(from, &version).await? {
                     break;
@@ -120,7 +139,7 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Copies the known version; returns its ETag, or `None` if another one is there.
-    async fn copy_version(
+    pub(super) async fn copy_version(
         &self,
         from: &str,
         to: &str,
@@ -158,7 +177,7 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Takes over the version that another mount has written.
-    async fn seen_again(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
+    pub(super) async fn seen_again(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
         let now = self.look_again(path).await?;
         match Arc::ptr_eq(&now, node) {
             true => Ok(()),
@@ -207,10 +226,19 @@ impl<S: Store> Vfs<S> {
         }
         let moves = found.keys().map(|name| (name.clone(), moved(name)));
         let moves: Vec<(String, String)> = moves.collect();
+        let known = &found;
         let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
-            match self.store.copy(&name, &new, None).await {
+            let copied = match known.get(&name).and_then(|known| known.link.as_ref()) {
+                Some((link, kind)) => self.copy_link(&new, link, *kind).await,
+                None => self
+                    .store
+                    .copy(&name, &new, None)
+                    .await
+                    .map_err(FsError::from),
+            };
+            match copied {
                 // The listing was out of date.
-                Err(error) if error.why == Why::NotFound => Ok(()),
+                Err(FsError::Store(error)) if error.why == Why::NotFound => Ok(()),
                 copied => copied,
             }
         });
@@ -225,7 +253,10 @@ impl<S: Store> Vfs<S> {
         let deletions: Vec<(String, Known)> = deletions.collect();
         let deletions = futures_util::stream::iter(deletions).map(|(name, known)| async move {
             let new = format!("{to}{}", &name[from.len()..]);
-            self.delete_moved(&name, &new, known).await
+            match &known.link {
+                Some((link, _)) => self.delete_link(&name, link).await,
+                None => self.delete_moved(&name, &new, known).await,
+            }
         });
         let deletions = deletions.buffer_unordered(CONCURRENT_RENAMES_MAX);
         deletions.try_collect::<()>().await?;
@@ -320,10 +351,14 @@ impl<S: Store> Vfs<S> {
         let _names = self.namespace.write().await;
         let found = self.names_below(&intent.from).await?;
         let shared = self.share_below(&found).await?;
-        let names = found.into_keys().chain([intent.from.clone()]);
-        let moves = futures_util::stream::iter(names).map(|name| async move {
+        let own = (intent.from.clone(), Known::default());
+        let moves = found.into_iter().chain([own]);
+        let moves = futures_util::stream::iter(moves).map(|(name, known)| async move {
             let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
-            self.move_again(&name, &new, intent.begun).await
+            match &known.link {
+                Some(link) => self.move_link_again(&name, &new, link, intent.begun).await,
+                None => self.move_again(&name, &new, intent.begun).await,
+            }
         });
         let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
         moves.try_collect::<Vec<()>>().await?;
@@ -415,6 +450,39 @@ impl<S: Store> Vfs<S> {
         Ok(marks.try_collect::<Vec<_>>().await?.concat())
     }
 
+    /// Moves a hard link of an interrupted rename. What was written under the new name since then
+    /// stays, and so does the old one.
+    async fn move_link_again(
+        &self,
+        name: &str,
+        new: &str,
+        (link, kind): &(HardLink, Kind),
+        begun: Time,
+    ) -> FsResult<()> {
+        match self.store.head_link(new).await {
+            Ok(there) if leads_to(&there, &link.home()) => {}
+            Ok(there) if there.changed > begun => {
+                tracing::warn!(
+                    name,
+                    new,
+                    "both names were written during a rename: both stay"
+                );
+                return Ok(());
+            }
+            Err(error) if error.why != Why::NotFound => return Err(error.into()),
+            Ok(_) | Err(_) => self.copy_link(new, link, *kind).await?,
+        }
+        self.delete_link(name, link).await
+    }
+
+    /// Removes a name whose file has got another one.
+    async fn delete_link(&self, name: &str, link: &HardLink) -> FsResult<()> {
+        let delete = || self.store.delete(name, Expect::Anything);
+        insist(delete).await?;
+        self.leave_entry(link).await;
+        Ok(())
+    }
+
     /// Names and versions of all objects below a directory, including those too recent for the
     /// listing.
     async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, Known>> {
@@ -427,23 +495,42 @@ impl<S: Store> Vfs<S> {
             marker = last.name().to_owned();
             for row in rows {
                 if let Row::Object {
-                    name, bytes, etag, ..
+                    name,
+                    bytes,
+                    etag,
+                    content_type,
+                    ..
                 } = row
                 {
-                    found.insert(name, Known { bytes, etag });
+                    found.insert(name, Known::new(bytes, etag, &content_type));
                 }
             }
         }
-        let tree = self.tree.lock();
-        for path in tree.changed_below(directory) {
-            let known = tree.at(&path).map(|node| {
-                let state = node.state.lock();
-                Known {
-                    bytes: state.bytes,
-                    etag: state.etag.clone().unwrap_or_default(),
+        let mut links = Vec::new();
+        {
+            let tree = self.tree.lock();
+            for path in tree.changed_below(directory) {
+                if tree.home(&path).is_some() {
+                    links.push(path);
+                    continue;
                 }
-            });
-            found.insert(path, known.unwrap_or_default());
+                let known = tree.at(&path).map(|node| {
+                    let state = node.state.lock();
+                    let etag = state.etag.clone().unwrap_or_default();
+                    Known::new(state.bytes, etag, "")
+                });
+                found.insert(path, known.unwrap_or_default());
+            }
+        }
+        for path in links {
+            match self.store.head_link(&path).await {
+                Ok(stat) => {
+                    let known = Known::new(0, stat.etag, &stat.headers.content_type);
+                    found.insert(path, known);
+                }
+                Err(error) if error.why == Why::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(found)
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod content;
+mod links;
 mod names;
 mod shared;
 mod simulator;

@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) opens: u32,
     pub(crate) writers: u32,
     pub(crate) is_unlinked: bool,
+    /// Number of hard links; 1 for a file under its own name.
+    pub(crate) links: u32,
     /// A link's target, once it has been read.
     pub(crate) target: Option<String>,
     pub(crate) file_id: Option<String>,
@@ -103,6 +105,7 @@ impl State {
             opens: 0,
             writers: 0,
             is_unlinked: false,
+            links: 1,
             target: None,
             file_id: None,
             made: Vec::new(),
@@ -146,8 +149,10 @@ impl State {
 struct Slot {
     node: Arc<Node>,
     lookups: u64,
-    /// Path; `None` once it is unlinked.
+    /// Path of its object; `None` once it is unlinked.
     path: Option<String>,
+    /// Names that are hard links to it; the path is then that of the object to which they lead.
+    links: BTreeSet<String>,
 }
 
 /// All nodes.
@@ -238,9 +243,66 @@ impl Tree {
             node: node.clone(),
             lookups: 0,
             path: Some(path.to_owned()),
+            links: BTreeSet::new(),
         };
         self.slots.insert(ino, slot);
         node
+    }
+
+    /// The object to which a name leads that is known as a hard link.
+    pub(crate) fn home(&self, path: &str) -> Option<String> {
+        let slot = self.slots.get(self.by_path.get(path)?)?;
+        slot.path.clone().filter(|home| home != path)
+    }
+
+    /// The node of a name that was found to lead to `home`, which is the name itself for an object of
+    /// its own. `known` is the node that the name had before, if it is still the same file: open
+    /// handles keep it when another host makes its first hard link.
+    pub(crate) fn lead(
+        &mut self,
+        path: &str,
+        home: &str,
+        known: Option<&Arc<Node>>,
+        state: State,
+    ) -> Arc<Node> {
+        if path == home {
+            return self.add(path, state);
+        }
+        if let Some(node) = self.at(home) {
+            self.link(path, &node);
+            return node;
+        }
+        let node = match known {
+            Some(node) if self.path(node.ino).as_deref() == Some(path) => {
+                self.rehome(node, path, home);
+                return node.clone();
+            }
+            _ => self.add(home, state),
+        };
+        self.link(path, &node);
+        node
+    }
+
+    /// Makes a name a hard link of a node, in place of another node.
+    pub(crate) fn link(&mut self, path: &str, node: &Arc<Node>) {
+        if self.by_path.get(path) != Some(&node.ino) {
+            self.detach_path(path);
+        }
+        self.removed.remove(path);
+        self.absent.remove(path);
+        if let Some(slot) = self.slots.get_mut(&node.ino) {
+            slot.links.insert(path.to_owned());
+            self.by_path.insert(path.to_owned(), node.ino);
+        }
+    }
+
+    /// Records that a node's object is at `home` now, to which its name leads.
+    pub(crate) fn rehome(&mut self, node: &Arc<Node>, name: &str, home: &str) {
+        if let Some(slot) = self.slots.get_mut(&node.ino) {
+            slot.path = Some(home.to_owned());
+            slot.links.insert(name.to_owned());
+            self.by_path.entry(home.to_owned()).or_insert(node.ino);
+        }
     }
 
     /// Counts one more reference of the kernel.
@@ -273,8 +335,13 @@ impl Tree {
         if is_used || ino == ROOT {
             return;
         }
-        if let Some(path) = self.slots.remove(&ino).and_then(|slot| slot.path) {
-            self.by_path.remove(&path);
+        let Some(slot) = self.slots.remove(&ino) else {
+            return;
+        };
+        for path in slot.path.into_iter().chain(slot.links) {
+            if self.by_path.get(&path) == Some(&ino) {
+                self.by_path.remove(&path);
+            }
             // The listing that contained it is no longer complete here.
             self.listed.remove(parent_of(&path));
         }
@@ -284,7 +351,9 @@ impl Tree {
     pub(crate) fn detach_path(&mut self, path: &str) -> Option<Arc<Node>> {
         let ino = self.by_path.remove(path)?;
         let slot = self.slots.get_mut(&ino)?;
-        slot.path = None;
+        if !slot.links.remove(path) {
+            slot.path = None;
+        }
         let node = slot.node.clone();
         self.drop_unused(ino);
         Some(node)
@@ -353,7 +422,10 @@ impl Tree {
             let new = format!("{to}{}", &path[from.len()..]);
             self.removed.remove(&new);
             if let Some(slot) = self.slots.get_mut(&ino) {
-                slot.path = Some(new.clone());
+                match slot.links.remove(&path) {
+                    true => _ = slot.links.insert(new.clone()),
+                    false => slot.path = Some(new.clone()),
+                }
             }
             self.by_path.insert(new, ino);
         }

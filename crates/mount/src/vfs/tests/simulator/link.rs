@@ -181,6 +181,32 @@ impl Store for Link {
         self.head(name).await
     }
 
+    fn has_links(&self) -> bool {
+        true
+    }
+
+    async fn head_link(&self, name: &str) -> Result<Stat> {
+        let (store, object) = (self.store(), name.to_owned());
+        let run = async move { store.head_link(&object).await };
+        self.call("HEAD", name, run).await
+    }
+
+    async fn put_link(
+        &self,
+        name: &str,
+        content_type: &str,
+        target: &str,
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        let (store, object, target) = (self.store(), name.to_owned(), target.to_owned());
+        let (content_type, expect) = (content_type.to_owned(), Condition::of(expect));
+        let run = async move {
+            let put = store.put_link(&object, &content_type, &target, expect.expect());
+            put.await
+        };
+        self.call("PUT", name, run).await
+    }
+
     async fn read(
         &self,
         object: &ObjectName,

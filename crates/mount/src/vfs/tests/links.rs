@@ -1,0 +1,293 @@
+//! Hard links: several names of one file, on one mount and on two.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::store::Expect;
+use crate::sweep::SweepOptions;
+
+async fn file(vfs: &Vfs<MemoryStore>, name: &str, bytes: &'static [u8]) -> u64 {
+    let (attr, handle) = vfs.create(ROOT, name, OWNER, WRITE, true).await.unwrap();
+    vfs.write(handle, 0, bytes.into(), false).await.unwrap();
+    vfs.close(handle).await.unwrap();
+    attr.ino
+}
+
+async fn content(vfs: &Vfs<MemoryStore>, name: &str) -> Vec<u8> {
+    let attr = vfs.lookup(ROOT, name).await.unwrap();
+    let (handle, _) = vfs.open(attr.ino, READ).await.unwrap();
+    let read = vfs.read(handle, 0, 4096).await.unwrap().concat();
+    vfs.release(handle).await.unwrap();
+    read
+}
+
+async fn write(vfs: &Vfs<MemoryStore>, name: &str, offset: u64, bytes: &'static [u8]) {
+    let attr = vfs.lookup(ROOT, name).await.unwrap();
+    let (handle, _) = vfs.open(attr.ino, WRITE).await.unwrap();
+    vfs.write(handle, offset, bytes.into(), false)
+        .await
+        .unwrap();
+    vfs.close(handle).await.unwrap();
+}
+
+async fn nlink(vfs: &Vfs<MemoryStore>, name: &str) -> u32 {
+    vfs.lookup(ROOT, name).await.unwrap().nlink
+}
+
+/// Names below `.segments/`, which are none once a container has no large files and no links.
+fn own(store: &MemoryStore) -> Vec<String> {
+    let names = store.names().into_iter();
+    names.filter(|name| name.starts_with(SEGMENTS)).collect()
+}
+
+#[tokio::test]
+async fn several_names_are_one_file_to_everyone() {
+    // As a single object, and as a manifest over segments.
+    for bytes in [&b"some bytes"[..], &[7; 600]] {
+        let store = MemoryStore::default();
+        let (here, there) = (mount(&store), mount(&store));
+        let ino = file(&here, "a", bytes).await;
+        let linked = here.link(ino, ROOT, "b").await.unwrap();
+        assert_eq!((linked.ino, linked.nlink), (ino, 2));
+        let mut changed = bytes.to_vec();
+        for (vfs, name, offset, new) in [
+            (&here, "b", 0, &b"one"[..]),
+            (&there, "a", 3, &b"two"[..]),
+            (&there, "b", 6, &b"3"[..]),
+            (&here, "a", 7, &b"4"[..]),
+        ] {
+            write(vfs, name, offset, new).await;
+            changed[offset as usize..][..new.len()].copy_from_slice(new);
+            for name in ["a", "b"] {
+                for vfs in [&here, &there] {
+                    assert_eq!(content(vfs, name).await, changed);
+                    assert_eq!(nlink(vfs, name).await, 2);
+                }
+                assert_eq!(store.whole(name).unwrap(), changed, "another client's GET");
+            }
+        }
+        let [a, b] = [there.lookup(ROOT, "a"), there.lookup(ROOT, "b")];
+        assert_eq!(a.await.unwrap().ino, b.await.unwrap().ino);
+        there
+            .link(ino_of(&there, "b").await, ROOT, "c")
+            .await
+            .unwrap();
+        assert_eq!(nlink(&here, "a").await, 3);
+        for (vfs, name, left) in [(&here, "a", "c"), (&there, "c", "b")] {
+            vfs.unlink(ROOT, name).await.unwrap();
+            assert!(vfs.lookup(ROOT, name).await.is_err());
+            for vfs in [&here, &there] {
+                assert_eq!(content(vfs, left).await, changed);
+            }
+        }
+        assert_eq!(nlink(&here, "b").await, 1);
+        here.unlink(ROOT, "b").await.unwrap();
+        here.settle().await;
+        assert_eq!(store.names(), [""; 0]);
+    }
+}
+
+async fn ino_of(vfs: &Vfs<MemoryStore>, name: &str) -> u64 {
+    vfs.lookup(ROOT, name).await.unwrap().ino
+}
+
+#[tokio::test]
+async fn a_name_that_is_there_stays_and_is_not_counted() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = file(&vfs, "a", b"one").await;
+    file(&vfs, "b", b"two").await;
+    let refused = vfs.link(ino, ROOT, "b").await;
+    assert!(matches!(refused, Err(FsError::Exists)), "{refused:?}");
+    // On another host, since this one looked.
+    vfs.link(ino, ROOT, "c").await.unwrap();
+    store.write("d", "text/plain", b"three");
+    let refused = vfs.link(ino, ROOT, "d").await;
+    assert!(matches!(refused, Err(FsError::Exists)), "{refused:?}");
+    assert_eq!(nlink(&vfs, "a").await, 2);
+    assert_eq!(content(&vfs, "d").await, b"three");
+}
+
+#[tokio::test]
+async fn an_open_file_is_read_behind_its_last_name() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = file(&vfs, "a", b"bytes").await;
+    vfs.link(ino, ROOT, "b").await.unwrap();
+    let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+    vfs.unlink(ROOT, "a").await.unwrap();
+    vfs.unlink(ROOT, "b").await.unwrap();
+    assert_eq!(vfs.read(handle, 0, 100).await.unwrap().concat(), b"bytes");
+    vfs.write(handle, 5, Bytes::from_static(b"!"), false)
+        .await
+        .unwrap();
+    assert_eq!(vfs.read(handle, 0, 100).await.unwrap().concat(), b"bytes!");
+    vfs.close(handle).await.unwrap();
+    vfs.settle().await;
+    assert_eq!(store.names(), [""; 0]);
+}
+
+/// Who has a file open on one host goes on writing it when another host makes its first hard link.
+#[tokio::test]
+async fn open_files_follow_the_first_link() {
+    let store = MemoryStore::default();
+    let (here, there) = (mount(&store), mount(&store));
+    file(&here, "a", b"abc").await;
+    let ino = ino_of(&there, "a").await;
+    let (handle, _) = there.open(ino, WRITE).await.unwrap();
+    there
+        .write(handle, 3, Bytes::from_static(b"def"), false)
+        .await
+        .unwrap();
+    here.link(ino_of(&here, "a").await, ROOT, "b")
+        .await
+        .unwrap();
+    there.close(handle).await.unwrap();
+    for vfs in [&here, &there] {
+        assert_eq!(content(vfs, "b").await, b"abcdef");
+        assert_eq!(content(vfs, "a").await, b"abcdef");
+    }
+}
+
+#[tokio::test]
+async fn names_move_and_replace_each_other() {
+    let store = MemoryStore::default();
+    let (here, there) = (mount(&store), mount(&store));
+    let ino = file(&here, "a", b"one").await;
+    here.link(ino, ROOT, "b").await.unwrap();
+    file(&here, "x", b"two").await;
+    // Two names of one file: nothing happens.
+    here.rename((ROOT, "a"), (ROOT, "b"), false).await.unwrap();
+    assert_eq!(nlink(&here, "a").await, 2);
+    // A link to a new name, and over another file.
+    here.rename((ROOT, "a"), (ROOT, "c"), false).await.unwrap();
+    assert!(there.lookup(ROOT, "a").await.is_err());
+    here.rename((ROOT, "c"), (ROOT, "x"), false).await.unwrap();
+    for vfs in [&here, &there] {
+        assert_eq!(content(vfs, "x").await, b"one");
+        assert_eq!(nlink(vfs, "b").await, 2);
+    }
+    // Another file over a link.
+    file(&here, "y", b"three").await;
+    there.rename((ROOT, "y"), (ROOT, "b"), false).await.unwrap();
+    for vfs in [&here, &there] {
+        assert_eq!(content(vfs, "b").await, b"three");
+        assert_eq!(content(vfs, "x").await, b"one");
+        assert_eq!(nlink(vfs, "x").await, 1);
+    }
+    // A directory with a link in it.
+    let dir = here.mkdir(ROOT, "d", OWNER).await.unwrap();
+    let ino = ino_of(&here, "x").await;
+    here.link(ino, dir.ino, "in").await.unwrap();
+    here.rename((ROOT, "d"), (ROOT, "e"), false).await.unwrap();
+    for vfs in [&here, &there] {
+        let dir = vfs.lookup(ROOT, "e").await.unwrap();
+        let inner = vfs.lookup(dir.ino, "in").await.unwrap();
+        assert_eq!((inner.ino, inner.nlink), (ino_of(vfs, "x").await, 2));
+    }
+    assert_eq!(store.whole("e/in").unwrap(), &b"one"[..]);
+    assert!(store.whole("d/in").is_err());
+}
+
+#[tokio::test]
+async fn listings_show_links_with_their_files_numbers() {
+    let store = MemoryStore::default();
+    let (here, there) = (mount(&store), mount(&store));
+    let ino = file(&here, "a", b"bytes").await;
+    here.link(ino, ROOT, "b").await.unwrap();
+    let handle = there.opendir(ROOT).await.unwrap();
+    let entries = there.readdir(ROOT, handle, 0).await.unwrap();
+    let found: Vec<(String, u64)> = entries
+        .into_iter()
+        .filter(|entry| !entry.name.starts_with('.'))
+        .map(|entry| (entry.name, entry.ino))
+        .collect();
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(found[0].1, found[1].1);
+    let attrs = there.readdir_plus(ROOT, handle, 0).await.unwrap();
+    let of = |name: &str| attrs.iter().find(|(_, n, _)| n == name).unwrap().2.clone();
+    assert_eq!((of("a").size, of("a").nlink), (5, 2));
+    assert_eq!(of("a"), of("b"));
+}
+
+/// Two mounts make and remove names of one file while answers get lost: a name that is there always has
+/// its file, and what is left counts what is there.
+#[tokio::test]
+async fn the_file_stays_as_long_as_it_has_a_name() {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    for seed in 0..60 {
+        let store = MemoryStore::default();
+        let vfs = mount(&store);
+        file(&vfs, "a", b"bytes").await;
+        store.take_turns(seed);
+        let mut random = StdRng::seed_from_u64(seed);
+        store.lose(move |verb, name| {
+            let is_link = verb == "PUT" && !name.starts_with(SEGMENTS);
+            (is_link && random.random_range(0..6) == 0).then_some(Why::Timeout)
+        });
+        let tasks = (0..2u64).map(|number| {
+            let vfs = mount(&store);
+            tokio::spawn(async move {
+                let mut random = StdRng::seed_from_u64(seed * 10 + number);
+                for _ in 0..20 {
+                    let [from, to] = [(); 2].map(|()| ["a", "b", "c"][random.random_range(0..3)]);
+                    let Ok(attr) = vfs.lookup(ROOT, from).await else {
+                        continue;
+                    };
+                    let _ = match random.random_range(0..8) {
+                        0 => vfs.unlink(ROOT, from).await,
+                        1 | 2 => vfs.rename((ROOT, from), (ROOT, to), false).await,
+                        _ => vfs.link(attr.ino, ROOT, to).await.map(drop),
+                    };
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        store.heal();
+        let vfs = mount(&store);
+        let names = store.names().into_iter();
+        let names: Vec<String> = names.filter(|name| !name.starts_with(SEGMENTS)).collect();
+        for name in &names {
+            assert_eq!(
+                store.whole(name).unwrap(),
+                &b"bytes"[..],
+                "seed {seed}: {name}"
+            );
+        }
+        vfs.committer.sweep(now()).await.unwrap();
+        for name in &names {
+            assert_eq!(content(&vfs, name).await, b"bytes", "seed {seed}: {name}");
+            vfs.unlink(ROOT, name).await.unwrap();
+        }
+        vfs.settle().await;
+        vfs.committer.sweep(now()).await.unwrap();
+        assert_eq!(own(&store), [""; 0], "seed {seed}");
+    }
+}
+
+fn now() -> SweepOptions {
+    SweepOptions {
+        grace: Duration::ZERO,
+        ignores_pins: false,
+    }
+}
+
+/// What a kill leaves between the entry of a name and the name itself.
+#[tokio::test]
+async fn a_sweep_removes_entries_without_names() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = file(&vfs, "a", &[7; 600]).await;
+    vfs.link(ino, ROOT, "b").await.unwrap();
+    for name in ["b", "a"] {
+        store.delete(name, Expect::Anything).await.unwrap();
+        assert!(own(&store).len() > 2);
+        vfs.committer.sweep(now()).await.unwrap();
+    }
+    vfs.committer.sweep(now()).await.unwrap();
+    assert_eq!(own(&store), [""; 0]);
+}
