@@ -10,7 +10,7 @@
 mod builds;
 mod cells;
 mod container;
-mod disk;
+pub(crate) mod disk;
 mod encryption;
 mod heuristics;
 mod lab;

@@ -21,6 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rustix::process::Signal;
 
+use crate::bench::disk::{Disk, FileSystem};
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::process::Process;
 use cairn_testkit::report::Report;
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// Keep the store and the log for a look
     #[arg(long)]
     pub(crate) keep: bool,
+    /// File system of the store's devices; XFS has room for the longest paths
+    #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
+    pub(crate) file_system: FileSystem,
     #[command(flatten)]
     pub(crate) suites: suites::Suites,
     /// Without the suites of others
@@ -52,6 +56,7 @@ impl Options {
             seeds: 2,
             operations: 400,
             keep: false,
+            file_system: FileSystem::Workspace,
             suites: suites::Suites::default(),
             short: true,
         }
@@ -60,11 +65,20 @@ impl Options {
 
 const CONTAINER: &str = "data";
 
-/// The store's limits in swift.conf: names longer than by default, and request lines and headers in
-/// which they have room. Longer ones do not fit into an inode of ext4 beside an object's metadata.
-const NAME_LIMITS: &str = "\n[swift-constraints]\nmax_object_name_length = 3072\n\
-                           max_request_line = 32768\nmax_header_size = 16384\n";
+/// Maximum bytes of the store's names. Longer ones do not fit into an inode of ext4 beside an
+/// object's metadata.
 const NAME_BYTES: usize = 3072;
+/// On XFS: a path of 4,095 bytes below a directory of the mount.
+const LONG_NAME_BYTES: usize = 4300;
+
+/// The store's limits in swift.conf: names longer than by default, and request lines and headers in
+/// which they have room.
+fn limits(name_bytes: usize) -> String {
+    format!(
+        "\n[swift-constraints]\nmax_object_name_length = {name_bytes}\n\
+         max_request_line = 32768\nmax_header_size = 16384\n"
+    )
+}
 
 /// A mounted container; unmounted when dropped.
 struct Mount {
@@ -149,6 +163,7 @@ struct Setup {
     binary: PathBuf,
     dir: PathBuf,
     url: String,
+    name_bytes: usize,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
@@ -160,19 +175,25 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let scratch = workspace::scratch("mount")?;
     let binary = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = fs::canonicalize(scratch.path())?;
-    let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
+    let name_bytes = match options.file_system {
+        FileSystem::Xfs => LONG_NAME_BYTES,
+        FileSystem::Workspace | FileSystem::Ext4 => NAME_BYTES,
+    };
+    let disk = Disk::fresh(&dir, "disk", options.file_system)?;
+    let mut store = Cairn::create(&binary, &disk.path().join("store"), None)?;
     // Without this, the proxy's pause between small segments would be most of the time of reading
     // them.
     store.set("proxy", "filter:slo", "rate_limit_segments_per_sec", "0")?;
     let conf = store.conf("proxy").context("a store without a proxy")?;
     let conf = conf.with_file_name("swift.conf");
     let text = fs::read_to_string(&conf)?;
-    fs::write(conf, text + NAME_LIMITS)?;
+    fs::write(conf, text + &limits(name_bytes))?;
     store.start(Spread::OneProcess)?;
     let setup = Setup {
         binary,
         dir,
         url: store.url(),
+        name_bytes,
     };
     Account::login(store.port())?.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
     let mount = Mount::start(&setup, "mnt", &[])?;
@@ -229,7 +250,10 @@ fn check_calls(report: &mut Report, options: &Options, setup: &Setup, at: &Path,
     });
     report.check("odd and deep names", || calls::odd_names(&at.join("odd")));
     report.check("paths as long as the store's names may be", || {
-        calls::long_paths(at, &mut store.account()?)
+        calls::long_paths(at, setup.name_bytes, &mut store.account()?)
+    });
+    report.check("hard links", || {
+        calls::hard_links(setup, &at.join("links"), &mut store.account()?)
     });
     report.check("64 writers", || calls::many_writers(&at.join("many")));
     report.check("a large file, streamed", || {

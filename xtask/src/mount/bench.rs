@@ -120,6 +120,7 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
         binary,
         dir,
         url: store.url(),
+        name_bytes: super::NAME_BYTES,
     };
     let mut account = store.account()?;
     let rivals = rivals::all(&setup, &mut account, s3ql)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{CONTAINER, Mount, NAME_BYTES, Setup};
+use super::{CONTAINER, Mount, Setup};
 use cairn_testkit::random::Random;
 use cairn_testkit::wire::Account;
 use cairn_testkit::workspace::run_quiet;
@@ -177,10 +177,10 @@ os.rename('long', 'gnol')
 print('/'.join(['gnol'] + [part] * (used // (1 + len(part))) + [last]))
 ";
 
-pub(super) fn long_paths(dir: &Path, account: &mut Account) -> Result<()> {
+pub(super) fn long_paths(dir: &Path, name_bytes: usize, account: &mut Account) -> Result<()> {
     let mut command = Command::new("python3");
     command.arg("-c").arg(LONG_PATHS).arg(dir);
-    let name = run_quiet(command.arg(NAME_BYTES.to_string()))?;
+    let name = run_quiet(command.arg(name_bytes.to_string()))?;
     let path = format!("/{CONTAINER}/{}", name.trim());
     let body = account.must("GET", &path, "", &[], b"")?.body;
     ensure!(body == b"deep", "{body:?}");
@@ -189,6 +189,63 @@ pub(super) fn long_paths(dir: &Path, account: &mut Account) -> Result<()> {
     let intents = account.must("GET", &intents, query, &[], b"")?.text();
     ensure!(intents.is_empty(), "a rename is to be finished: {intents}");
     run_quiet(Command::new("rm").arg("-r").arg(dir.join("gnol")))?;
+    Ok(())
+}
+
+/// Several names of one file: on two mounts, and to another client.
+pub(super) fn hard_links(setup: &Setup, dir: &Path, account: &mut Account) -> Result<()> {
+    fs::create_dir(dir)?;
+    // As one object, and as a large object over segments.
+    for (number, bytes) in [&b"content"[..], &vec![7; 20_000_000]].iter().enumerate() {
+        let names = ["a", "b", "c"].map(|name| format!("{name}{number}"));
+        let [a, b, c] = names.clone().map(|name| dir.join(name));
+        fs::write(&a, bytes)?;
+        fs::hard_link(&a, &b)?;
+        let (one, two) = (fs::metadata(&a)?, fs::metadata(&b)?);
+        ensure!(one.ino() == two.ino(), "two inodes");
+        ensure!(
+            (one.nlink(), two.nlink()) == (2, 2),
+            "{}, {}",
+            one.nlink(),
+            two.nlink()
+        );
+        let refused = fs::hard_link(&a, &b).map_err(|error| error.kind());
+        ensure!(
+            refused == Err(std::io::ErrorKind::AlreadyExists),
+            "{refused:?}"
+        );
+        OpenOptions::new()
+            .write(true)
+            .open(&b)?
+            .write_all_at(b"C", 0)?;
+        let mut changed = bytes.to_vec();
+        changed[0] = b'C';
+        let second = Mount::start(setup, "mnt-links", &[])?;
+        let there = |name: &str| second.dir.join("links").join(name);
+        fs::hard_link(there(&names[1]), there(&names[2]))?;
+        ensure!(
+            fs::metadata(there(&names[0]))?.nlink() == 3,
+            "on another mount"
+        );
+        for name in &names {
+            ensure!(fs::read(there(name))? == changed, "{name} on another mount");
+            let path = format!("/{CONTAINER}/links/{name}");
+            let body = account.must("GET", &path, "", &[], b"")?.body;
+            ensure!(body == changed, "{name} is {} other bytes", body.len());
+        }
+        second.stop()?;
+        fs::remove_file(&a)?;
+        fs::rename(&b, &a)?;
+        ensure!(
+            fs::read(&c)? == changed && fs::read(&a)? == changed,
+            "a name less"
+        );
+        fs::remove_file(&a)?;
+        fs::remove_file(&c)?;
+    }
+    let query = "?prefix=.segments/links/";
+    let left = account.must("GET", &format!("/{CONTAINER}"), query, &[], b"")?;
+    ensure!(left.text().is_empty(), "left: {}", left.text());
     Ok(())
 }
 
