@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 55] = [
+const PARSERS: [(&str, How); 56] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -89,6 +89,7 @@ const PARSERS: [(&str, How); 55] = [
     ("crates/disk/src/diskfile/suffix_hashes.rs", Property),
     ("crates/console/src/store.rs", Property),
     ("crates/middleware/src/filters/tempurl/expires.rs", Property),
+    ("crates/lab/src/target/http/parse/properties.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

@@ -51,6 +51,8 @@ pub(in crate::target) struct Reply {
 enum State {
     Head,
     Length(u64),
+    /// Before the first digit of a chunk's size.
+    ChunkStart,
     ChunkSize(u64),
     /// The rest of a chunk's size line.
     ChunkLine(u64),
@@ -183,9 +185,11 @@ impl Parser {
         for header in response.headers.iter() {
             match header.name.len() {
                 14 if header.name.eq_ignore_ascii_case("content-length") => {
-                    let value = std::str::from_utf8(header.value).ok();
-                    let value = value.and_then(|value| value.trim().parse::<u64>().ok());
-                    content_length = Some(value.ok_or(ErrorKind::Protocol)?);
+                    let value = length_of(header.value).ok_or(ErrorKind::Protocol)?;
+                    // With two lengths, nobody knows where the next answer begins.
+                    if content_length.replace(value).is_some_and(|v| v != value) {
+                        return Err(ErrorKind::Protocol);
+                    }
                 }
                 17 if header.name.eq_ignore_ascii_case("transfer-encoding") => {
                     chunked = header.value.eq_ignore_ascii_case(b"chunked");
@@ -219,7 +223,7 @@ impl Parser {
         let none = self.bodiless || matches!(self.status, 204 | 304);
         self.state = match (none, chunked, content_length) {
             (true, _, _) | (false, false, Some(0)) => State::Done,
-            (false, true, _) => State::ChunkSize(0),
+            (false, true, _) => State::ChunkStart,
             (false, false, Some(length)) => State::Length(length),
             (false, false, None) => State::UntilClose,
         };
@@ -276,7 +280,11 @@ impl Parser {
     /// One byte of what frames chunks.
     fn frame(&mut self, byte: u8) -> Result<State, ErrorKind> {
         Ok(match (self.state, byte) {
-            (State::ChunkSize(size), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (State::ChunkStart | State::ChunkSize(_), b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                let size = match self.state {
+                    State::ChunkSize(size) => size,
+                    _ => 0,
+                };
                 let digit = char::from(byte).to_digit(16).unwrap_or(0);
                 let size = size.checked_mul(16).ok_or(ErrorKind::Protocol)?;
                 State::ChunkSize(size + u64::from(digit))
@@ -285,9 +293,11 @@ impl Parser {
                 0 => State::Trailer(0),
                 size => State::ChunkData(size),
             },
-            (State::ChunkSize(size) | State::ChunkLine(size), _) => State::ChunkLine(size),
+            (State::ChunkSize(size), b' ' | b'\t' | b';' | b'\r') | (State::ChunkLine(size), _) => {
+                State::ChunkLine(size)
+            }
             (State::ChunkEnd, b'\r') => State::ChunkEnd,
-            (State::ChunkEnd, b'\n') => State::ChunkSize(0),
+            (State::ChunkEnd, b'\n') => State::ChunkStart,
             (State::Trailer(0), b'\n') => {
                 self.first_byte.get_or_insert_with(super::now);
                 State::Done
@@ -317,3 +327,14 @@ impl Parser {
         Ok(())
     }
 }
+
+/// A `Content-Length`: digits only.
+fn length_of(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?.trim();
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;
