@@ -23,6 +23,8 @@ const BYTES_MAX: u64 = 128 << 20;
 /// thousands.
 const FILES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 3;
+/// Largest count that is believed: sums of such do not overflow, and they are exact as `f64`.
+const COUNT_MAX: u64 = 1 << 53;
 
 #[derive(Debug, Error)]
 pub enum ImportError {
@@ -215,6 +217,17 @@ fn read_source(path: &Path) -> Result<Option<Source>, ImportError> {
     }))
 }
 
+/// A count, if it is plausible.
+fn count_of(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|count| *count <= COUNT_MAX)
+}
+
+/// A number, time or rate, if it is plausible: neither negative nor infinite.
+fn number_of(text: &str) -> Option<f64> {
+    let number: f64 = text.parse().ok()?;
+    (0.0..=COUNT_MAX as f64).contains(&number).then_some(number)
+}
+
 fn kind_of(text: &str) -> Option<Kind> {
     if text.starts_with("Stage,Op-Name,Op-Type,") {
         return Some(Kind::CosBenchTable);
@@ -244,5 +257,7 @@ fn kind_of(text: &str) -> Option<Kind> {
     None
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

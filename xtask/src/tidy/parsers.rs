@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 56] = [
+const PARSERS: [(&str, How); 62] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -90,6 +90,12 @@ const PARSERS: [(&str, How); 56] = [
     ("crates/console/src/store.rs", Property),
     ("crates/middleware/src/filters/tempurl/expires.rs", Property),
     ("crates/lab/src/target/http/parse/properties.rs", Property),
+    ("crates/lab/src/import/properties.rs", Property),
+    ("crates/lab/src/import/clock.rs", Property),
+    ("crates/lab/src/import/cosbench/properties.rs", Property),
+    ("crates/lab/src/import/ssbench/properties.rs", Property),
+    ("crates/lab/src/import/swift_bench/properties.rs", Property),
+    ("crates/lab/src/results/csv.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

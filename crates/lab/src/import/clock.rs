@@ -44,3 +44,28 @@ mod tests {
         assert_eq!(time_of_day("24:00:00"), None);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_time_is_read_as_it_was_written(days in 0..2_900_000i64, second in 0..86_400i64) {
+            let (year, month, day) = calendar::date_of(days);
+            let (hour, minute) = (second / 3600, second / 60 % 60);
+            let time = format!("{hour:02}:{minute:02}:{:02}", second % 60);
+            prop_assert_eq!(time_of_day(&time), Some(second));
+            let text = format!("{year:04}-{month:02}-{day:02} {time}");
+            prop_assert_eq!(date_time(&text), Some(days * 86_400 + second));
+        }
+
+        #[test]
+        fn any_text_is_a_time_or_none(text in "([0-9]{4}-[0-9]{1,2}-[0-9]{1,2} )?2?[0-9]:[0-5]?[0-9]:[0-9]{1,2}|[-+0-9: ]{0,24}|.{0,30}") {
+            prop_assert!(time_of_day(&text).is_none_or(|second| (0..=86_400).contains(&second)));
+            prop_assert!(date_time(&text).is_none_or(|second| second >= 0));
+        }
+    }
+}

@@ -5,10 +5,8 @@
 //! never ran has only its name and `N/A`; an empty timeline belongs to a stage that never ran.
 //! Counts include successful operations only, so failures are computed from the success ratio.
 
-use std::collections::HashMap;
-
 use super::clock::{date_time, time_of_day};
-use super::{ImportError, Kind, Source};
+use super::{COUNT_MAX, ImportError, Kind, Source, count_of, number_of};
 use crate::results::csv;
 use crate::results::model::{
     Fact, Failures, Latency, Moment, Operation, Quantile, Run, Stage, State, Tick, Timeline, Tool,
@@ -151,9 +149,9 @@ fn trailing_workers(id: &str) -> Option<u32> {
 fn operation(source: &Source, line: usize, row: &[String]) -> Result<Operation, ImportError> {
     let number = |column: usize, what: &'static str| match row[column].as_str() {
         "N/A" => Ok(None),
-        text => match text.parse::<f64>() {
-            Ok(value) if value.is_finite() && value >= 0.0 => Ok(Some(value)),
-            _ => Err(source.malformed(line, what, text)),
+        text => match number_of(text) {
+            Some(value) => Ok(Some(value)),
+            None => Err(source.malformed(line, what, text)),
         },
     };
     let milliseconds = |column, what| Ok(number(column, what)?.map(|ms| ms * 1000.0));
@@ -196,7 +194,11 @@ fn failures(done: Option<u64>, ratio: Option<f64>) -> Failures {
     match (done, ratio) {
         (Some(_), Some(1.0)) => Failures::Counted(0),
         (Some(done), Some(ratio)) if ratio > 0.0 => {
-            Failures::Estimated((done as f64 * (1.0 / ratio - 1.0)).round() as u64)
+            let failed = (done as f64 * (1.0 / ratio - 1.0)).round() as u64;
+            match failed {
+                0..=COUNT_MAX => Failures::Estimated(failed),
+                _ => Failures::Unknown,
+            }
         }
         _ => Failures::Unknown,
     }
@@ -260,9 +262,9 @@ fn stage_timeline(source: &Source) -> Result<Vec<Timeline>, ImportError> {
             let column = |metric: usize| row[1 + metric * count + operation].as_str();
             let number = |metric: usize| match column(metric) {
                 "N/A" => Ok(None),
-                text => match text.parse::<f64>() {
-                    Ok(value) if value.is_finite() => Ok(Some(value)),
-                    _ => Err(source.malformed(line, "a number or N/A", text)),
+                text => match number_of(text) {
+                    Some(value) => Ok(Some(value)),
+                    None => Err(source.malformed(line, "a number or N/A", text)),
                 },
             };
             let done = number(0)?.unwrap_or(0.0) as u64;
@@ -324,6 +326,7 @@ fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
     let columns = header.len();
     let mut counts: Vec<Vec<(f64, u64)>> = vec![Vec::new(); columns];
+    let mut last = 0.0;
     for (index, line) in lines.enumerate() {
         let mut fields = line.split(',');
         let range = fields.next().unwrap_or_default();
@@ -331,20 +334,25 @@ fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
             return Err(source.malformed(index + 2, "a range FROM~TO", range));
         };
         // The last bucket is unbounded: it is represented by its start.
-        let upper = upper.parse::<f64>().unwrap_or(500_000.0);
+        let upper = number_of(upper).unwrap_or(500_000.0);
+        if upper < last {
+            return Err(source.malformed(index + 2, "a range above the last", range));
+        }
+        last = upper;
         for (column, field) in fields.enumerate() {
-            if column % 2 == 0 && field != "0" && column + 1 < columns {
-                let count = field
-                    .parse()
-                    .map_err(|_| source.malformed(index + 2, "a count", field))?;
-                counts[column + 1].push((upper * 1000.0, count));
+            if column % 2 == 0 && column + 1 < columns {
+                let malformed = || source.malformed(index + 2, "a count", field);
+                let count = count_of(field).ok_or_else(malformed)?;
+                if count > 0 {
+                    counts[column + 1].push((upper * 1000.0, count));
+                }
             }
         }
     }
-    let mut curves: HashMap<&str, Vec<Quantile>> = HashMap::new();
-    for (column, name) in header.iter().enumerate().skip(1).step_by(2) {
-        curves.insert(name, curve(&counts[column]));
-    }
+    // In the header's order: works may have operations of one name.
+    let named = header.iter().zip(&counts).skip(1).step_by(2);
+    let mut curves: Vec<(&str, Vec<Quantile>)> =
+        named.map(|(name, counts)| (*name, curve(counts))).collect();
     for stage in &mut run.stages {
         for (name, curve) in &mut curves {
             let Some(rest) = name.strip_prefix(&format!("{}-", stage.id)) else {
@@ -353,7 +361,7 @@ fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
             let found = stage
                 .operations
                 .iter_mut()
-                .find(|o| o.latency.curve.is_empty() && rest.ends_with(&format!("-{}", o.name)));
+                .find(|o| o.work.is_none() && rest.ends_with(&format!("-{}", o.name)));
             if let Some(operation) = found {
                 let work = rest.strip_suffix(&format!("-{}", operation.name));
                 operation.work = work.map(str::to_owned);
@@ -365,17 +373,17 @@ fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
 }
 
 fn curve(buckets: &[(f64, u64)]) -> Vec<Quantile> {
-    let total: u64 = buckets.iter().map(|(_, count)| count).sum();
+    let total: u128 = buckets.iter().map(|(_, count)| u128::from(*count)).sum();
     let Some((first, _)) = buckets.first() else {
         return Vec::new();
     };
     let mut seen = 0;
     let mut curve = vec![Quantile {
         quantile: 0.0,
-        us: first - BUCKET_US,
+        us: (first - BUCKET_US).max(0.0),
     }];
     curve.extend(buckets.iter().map(|(upper, count)| {
-        seen += count;
+        seen += u128::from(*count);
         Quantile {
             quantile: seen as f64 / total as f64,
             us: *upper,
@@ -412,3 +420,7 @@ fn note_limits(run: &mut Run) {
     }
     run.facts.push(Fact::new("times", "the machine's own zone"));
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;

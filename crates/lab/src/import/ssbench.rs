@@ -5,7 +5,9 @@
 //! ssbench times every request to the first and to the last byte, in seconds, and keeps the 95th
 //! percentile and the transaction id of the slowest.
 
-use super::{ImportError, Kind, Source};
+use std::collections::HashMap;
+
+use super::{ImportError, Kind, Source, count_of, number_of};
 use crate::results::csv;
 use crate::results::model::{
     ErrorCount, Fact, Failures, Latency, Operation, Quantile, Run, Stage, State, Tick, Timeline,
@@ -71,6 +73,11 @@ fn table(source: &Source) -> Result<Vec<Run>, ImportError> {
         .sum();
     let mut rows = csv::rows(&source.text[start..]).into_iter();
     let header = rows.next().unwrap_or_default();
+    // Each of many size classes is looked up by name.
+    let mut places = HashMap::new();
+    for (place, name) in header.iter().enumerate() {
+        places.entry(name.as_str()).or_insert(place);
+    }
     let mut runs = Vec::new();
     for (index, row) in rows.enumerate() {
         if row.len() != header.len() {
@@ -80,6 +87,7 @@ fn table(source: &Source) -> Result<Vec<Run>, ImportError> {
             source,
             line: skipped + 2 + index,
             header: &header,
+            places: &places,
             row: &row,
         };
         runs.push(columns.run()?);
@@ -91,13 +99,14 @@ struct Columns<'a> {
     source: &'a Source,
     line: usize,
     header: &'a [String],
+    /// The first column of each name.
+    places: &'a HashMap<&'a str, usize>,
     row: &'a [String],
 }
 
 impl Columns<'_> {
     fn text(&self, name: &str) -> Option<&str> {
-        let column = self.header.iter().position(|h| h == name)?;
-        let text = self.row[column].trim();
+        let text = self.row[*self.places.get(name)?].trim();
         (!text.is_empty() && text != "N/A" && text != "None").then_some(text)
     }
 
@@ -105,10 +114,8 @@ impl Columns<'_> {
         let Some(text) = self.text(name) else {
             return Ok(None);
         };
-        match text.parse::<f64>() {
-            Ok(value) if value.is_finite() && value >= 0.0 => Ok(Some(value)),
-            _ => Err(self.source.malformed(self.line, "a number or N/A", text)),
-        }
+        let malformed = || self.source.malformed(self.line, "a number or N/A", text);
+        number_of(text).map(Some).ok_or_else(malformed)
     }
 
     fn run(&self) -> Result<Run, ImportError> {
@@ -265,7 +272,7 @@ fn report(source: &Source) -> Result<Run, ImportError> {
     }
     run.stages[0]
         .operations
-        .retain(|o| o.size_class.is_some() || o.done != Some(0));
+        .retain(|o| o.size_class.is_some() || o.done != Some(0) || o.failed.count() != Some(0));
     Ok(run)
 }
 
@@ -289,7 +296,7 @@ fn head_line(line: &str, run: &mut Run) {
         run.started = Some(started.trim().to_owned());
         if let Some((ended, length)) = rest.rsplit_once(" (") {
             run.facts.push(Fact::new("ended", ended.trim()));
-            run.stages[0].seconds = length.trim_end_matches("s)").parse().ok();
+            run.stages[0].seconds = number_of(length.trim_end_matches("s)"));
         }
     }
 }
@@ -317,10 +324,7 @@ fn block_line(
     let clean = rest.replace(['(', ')'], " ");
     let mut words: Vec<&str> = clean.split_whitespace().collect();
     words.retain(|word| *word != "-");
-    let seconds = |index: usize| {
-        let value: Option<f64> = words.get(index)?.parse().ok();
-        value.map(|s| s * 1e6)
-    };
+    let seconds = |index: usize| number_of(words.get(index)?).map(|s| s * 1e6);
     let found = latency(
         [seconds(0), seconds(1), seconds(2), seconds(3), seconds(4)],
         1000.0,
@@ -376,14 +380,11 @@ fn counted(
     let mut words = counts.split_whitespace().filter(|w| *w != "(");
     let mut count = || {
         let word = words.next()?.trim_start_matches('(');
-        word.parse::<u64>().ok()
+        count_of(word)
     };
     let all = count().ok_or_else(malformed)?;
     let errors = count().ok_or_else(malformed)?;
-    let rate = counts
-        .rsplit(':')
-        .next()
-        .and_then(|r| r.trim().parse().ok());
+    let rate = counts.rsplit(':').next().and_then(|r| number_of(r.trim()));
     let mut operation = Operation::new(name, name);
     operation.done = Some(all.saturating_sub(errors));
     operation.failed = Failures::Counted(errors);
@@ -397,7 +398,7 @@ fn request_rates(source: &Source) -> Result<Timeline, ImportError> {
         let [second, done] = row.as_slice() else {
             return Err(source.malformed(index + 1, "two columns", &row.join(",")));
         };
-        let (Ok(second), Ok(done)) = (second.parse::<u32>(), done.parse::<u64>()) else {
+        let (Ok(second), Some(done)) = (second.parse::<u32>(), count_of(done)) else {
             return Err(source.malformed(index + 1, "two whole numbers", &row.join(",")));
         };
         ticks.push(Tick {
@@ -413,3 +414,7 @@ fn request_rates(source: &Source) -> Result<Timeline, ImportError> {
         ticks,
     })
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;

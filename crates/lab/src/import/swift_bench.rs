@@ -2,7 +2,7 @@
 //! and the same without `**FINAL**` every 15 seconds. Count and rate include failures; a leading
 //! timestamp is optional.
 
-use super::{ImportError, Kind, Source};
+use super::{ImportError, Kind, Source, count_of, number_of};
 use crate::results::model::{Failures, Operation, Run, Stage, State, Tick, Timeline, Tool};
 
 pub(super) fn runs(sources: &[Source]) -> Result<Vec<Run>, ImportError> {
@@ -68,11 +68,11 @@ fn status(line: &str) -> Option<Status<'_>> {
     let title = words.next()?;
     matches!(title, "PUTS" | "GETS" | "DEL").then_some(())?;
     Some(Status {
-        complete: words.next()?.parse().ok()?,
+        complete: count_of(words.next()?)?,
         title,
         last,
-        failures: failures.parse().ok()?,
-        rate: rate.trim_end().strip_suffix("/s")?.parse().ok()?,
+        failures: count_of(failures)?,
+        rate: number_of(rate.trim_end().strip_suffix("/s")?)?,
     })
 }
 
@@ -95,14 +95,16 @@ impl Status<'_> {
         }
     }
 
+    /// Time since the first request; `None` without a rate.
+    fn seconds(&self) -> Option<f64> {
+        let seconds = self.complete as f64 / self.rate;
+        seconds.is_finite().then_some(seconds)
+    }
+
     /// The interval since the last line: counts and rates in the output are cumulative.
     fn tick(&self, last: Option<&Tick>) -> Tick {
-        let second = if self.rate > 0.0 {
-            self.complete as f64 / self.rate
-        } else {
-            last.map_or(0.0, |t| t.second)
-        };
         let since = last.map_or(0.0, |t| t.second);
+        let second = self.seconds().unwrap_or(since);
         let interval = (second - since).max(0.0);
         let before = last.map_or(0, |t| t.done + t.failed.unwrap_or(0));
         // `done` and `failed` of the ticks are cumulative until `stage` takes differences.
@@ -126,7 +128,8 @@ impl Status<'_> {
             tick.failed = Some(tick.failed.unwrap_or(0).saturating_sub(failed.unwrap_or(0)));
         }
         for tick in &mut ticks {
-            tick.rate = (tick.interval > 0.0).then(|| tick.done as f64 / tick.interval);
+            let rate = tick.done as f64 / tick.interval;
+            tick.rate = rate.is_finite().then_some(rate);
         }
         let name = self.operation();
         let done = self.complete.saturating_sub(self.failures);
@@ -137,7 +140,7 @@ impl Status<'_> {
             operation.rate = Some(self.rate * done as f64 / self.complete as f64);
         }
         let mut stage = Stage::new(self.title.to_lowercase(), State::Completed);
-        stage.seconds = (self.rate > 0.0).then(|| self.complete as f64 / self.rate);
+        stage.seconds = self.seconds();
         stage.operations.push(operation);
         // A single line is not a timeline.
         if ticks.len() > 1 {
@@ -149,3 +152,7 @@ impl Status<'_> {
         stage
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;

@@ -72,3 +72,34 @@ mod tests {
         assert!(rows("").is_empty());
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_are_read_as_they_were_written(
+            written in vec(vec("[a,\"\r\n é]{0,5}", 1..4), 0..4),
+        ) {
+            let text: String = written
+                .iter()
+                .map(|fields| line(fields.iter().map(String::as_str)))
+                .collect();
+            prop_assert_eq!(rows(&text), written);
+        }
+
+        /// Nothing is invented: fields and what separates them fit into the text.
+        #[test]
+        fn any_text_has_rows(text in "[a,\"\r\n]{0,40}|.{0,40}") {
+            let rows = rows(&text);
+            let fields: usize = rows.iter().map(Vec::len).sum();
+            let bytes: usize = rows.iter().flatten().map(String::len).sum();
+            prop_assert!(rows.iter().all(|row| !row.is_empty()));
+            prop_assert!(bytes + fields <= text.len() + 1);
+        }
+    }
+}
