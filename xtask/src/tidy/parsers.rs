@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 62] = [
+const PARSERS: [(&str, How); 64] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -96,6 +96,8 @@ const PARSERS: [(&str, How); 62] = [
     ("crates/lab/src/import/ssbench/properties.rs", Property),
     ("crates/lab/src/import/swift_bench/properties.rs", Property),
     ("crates/lab/src/results/csv.rs", Property),
+    ("crates/formats/src/shard/range/properties.rs", Property),
+    ("crates/index/src/replication/rows.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

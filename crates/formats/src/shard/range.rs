@@ -503,3 +503,7 @@ mod tests {
         assert!(!acceptor.expand([&donor]));
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;

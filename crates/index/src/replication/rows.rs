@@ -239,3 +239,141 @@ mod tests {
         assert!(Rows::from_json(DbKind::Container, &[json!({"name": 5.5})]).is_err());
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    const COLUMNS: [&str; 12] = [
+        "ROWID",
+        "name",
+        "created_at",
+        "size",
+        "content_type",
+        "etag",
+        "deleted",
+        "storage_policy_index",
+        "put_timestamp",
+        "delete_timestamp",
+        "object_count",
+        "bytes_used",
+    ];
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "[-+ ]?[0-9]{0,20}|.{0,9}".prop_map(Value::from),
+            Just(json!({})),
+        ]
+    }
+
+    fn rows() -> impl Strategy<Value = Rows> {
+        let object = (any::<[i64; 3]>(), any::<[String; 4]>(), any::<bool>());
+        let object = object.prop_map(|([rowid, size, policy], texts, deleted)| {
+            let [name, created_at, content_type, etag] = texts;
+            ObjectRecord {
+                rowid,
+                name,
+                created_at,
+                size,
+                content_type,
+                etag,
+                deleted,
+                storage_policy_index: policy,
+            }
+        });
+        let container = (any::<[i64; 4]>(), any::<[String; 3]>(), any::<bool>());
+        let container = container.prop_map(|([rowid, count, bytes, policy], texts, deleted)| {
+            let [name, put_timestamp, delete_timestamp] = texts;
+            ContainerRecord {
+                rowid,
+                name,
+                put_timestamp,
+                delete_timestamp,
+                object_count: count,
+                bytes_used: bytes,
+                deleted,
+                storage_policy_index: policy,
+            }
+        });
+        prop_oneof![
+            vec(object, 0..4).prop_map(Rows::Objects),
+            vec(container, 0..4).prop_map(Rows::Containers),
+        ]
+    }
+
+    fn kind_of(rows: &Rows) -> DbKind {
+        match rows {
+            Rows::Objects(_) => DbKind::Container,
+            Rows::Containers(_) => DbKind::Account,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_read_as_they_were_written(rows in rows(), as_text: bool) {
+            let mut json = rows.to_json();
+            if as_text {
+                // As some older writers leave numbers.
+                for row in json.as_array_mut().unwrap() {
+                    for column in row.as_object_mut().unwrap().values_mut() {
+                        if column.is_number() {
+                            *column = column.to_string().into();
+                        }
+                    }
+                }
+            }
+            let read = Rows::from_json(kind_of(&rows), json.as_array().unwrap());
+            prop_assert_eq!(read.as_ref(), Ok(&rows));
+            prop_assert_eq!(read.unwrap().last(), json.as_array().unwrap().last().map(|row| {
+                let rowid = &row["ROWID"];
+                rowid.as_i64().or_else(|| rowid.as_str()?.parse().ok()).unwrap()
+            }));
+        }
+
+        #[test]
+        fn any_rows_are_read_or_refused(
+            rows in vec(vec((select(COLUMNS.to_vec()), any_value()), 0..9), 0..4),
+            named: bool,
+            stray in proptest::option::of(any_value()),
+        ) {
+            let mut json: Vec<Value> = Vec::new();
+            for columns in &rows {
+                let mut row = Map::new();
+                if named {
+                    row.insert("name".into(), "o".into());
+                    row.insert("created_at".into(), "1".into());
+                }
+                row.extend(columns.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+                json.push(row.into());
+            }
+            json.extend(stray);
+            for kind in [DbKind::Account, DbKind::Container] {
+                match Rows::from_json(kind, &json) {
+                    Ok(read) => {
+                        prop_assert_eq!(read.len(), json.len());
+                        let again = read.to_json();
+                        let again = Rows::from_json(kind, again.as_array().unwrap());
+                        prop_assert_eq!(again, Ok(read));
+                    }
+                    Err(error) => {
+                        // Those before it are well.
+                        prop_assert!(error.number < json.len());
+                        prop_assert!(Rows::from_json(kind, &json[..error.number]).is_ok());
+                        let row = &json[error.number..=error.number];
+                        prop_assert!(Rows::from_json(kind, row).is_err());
+                    }
+                }
+            }
+        }
+    }
+}
