@@ -91,3 +91,51 @@ mod tests {
         assert_eq!(left, ["etags", "x-object-meta-a", "x-object-meta-public-b"]);
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// As a pattern of a shell would match: a star at the end is any text, others are stars.
+        #[test]
+        fn a_list_has_what_its_names_match(
+            text in "([a-cA-C_*-]{1,4}[ \t\n]{1,2}){0,4}|.{0,30}",
+            name in "[a-c-]{1,5}",
+        ) {
+            let list = HeaderList::parse(&text);
+            let matches = |word: &str| {
+                let word: Vec<u8> = word.to_ascii_lowercase().bytes().collect();
+                let word: Vec<u8> = word.iter().map(|b| if *b == b'_' { b'-' } else { *b }).collect();
+                match word.split_last() {
+                    Some((b'*', prefix)) => name.as_bytes().get(..prefix.len()) == Some(prefix),
+                    _ => word == name.as_bytes(),
+                }
+            };
+            prop_assert_eq!(list.has(&name), text.split_whitespace().any(matches));
+        }
+
+        #[test]
+        fn only_what_may_go_goes(
+            remove in "([a-c-]{1,3}[*]? ){0,3}",
+            allow in "([a-c-]{1,3}[*]? ){0,3}",
+            names in proptest::collection::vec("[a-c-]{1,4}", 0..6),
+        ) {
+            let removal = Removal {
+                remove: HeaderList::parse(&remove),
+                allow: HeaderList::parse(&allow),
+            };
+            let mut headers = HeaderMap::new();
+            for name in &names {
+                cairn_http::respond::set(&mut headers, name, "v");
+            }
+            removal.clean(&mut headers);
+            for name in &names {
+                let goes = removal.remove.has(name) && !removal.allow.has(name);
+                prop_assert_eq!(headers.contains_key(name), !goes);
+            }
+        }
+    }
+}

@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 64] = [
+const PARSERS: [(&str, How); 66] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -98,6 +98,11 @@ const PARSERS: [(&str, How); 64] = [
     ("crates/lab/src/results/csv.rs", Property),
     ("crates/formats/src/shard/range/properties.rs", Property),
     ("crates/index/src/replication/rows.rs", Property),
+    (
+        "crates/middleware/src/filters/memcache/client/properties.rs",
+        Property,
+    ),
+    ("crates/middleware/src/header_list.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

@@ -496,3 +496,7 @@ pub(crate) mod tests {
         assert_eq!(memcached.get("a").await, None);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties;
