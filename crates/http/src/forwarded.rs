@@ -198,3 +198,98 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    const PEER: &str = "10.0.0.5";
+
+    /// An address of few, so that networks have some of them.
+    fn address() -> impl Strategy<Value = IpAddr> {
+        let v4 = (any::<[bool; 2]>(), 0..8u8)
+            .prop_map(|([a, b], c)| IpAddr::from([10 | u8::from(a) << 7, u8::from(b), 0, c]));
+        let v6 = any::<[bool; 2]>()
+            .prop_map(|[a, b]| IpAddr::from([0xfd00, u16::from(a) << 15, 0, 0, 0, 0, 0, b.into()]));
+        prop_oneof![3 => v4, 1 => v6]
+    }
+
+    fn bits(address: IpAddr) -> String {
+        match address {
+            IpAddr::V4(address) => format!("4{:032b}", address.to_bits()),
+            IpAddr::V6(address) => format!("6{:0128b}", address.to_bits()),
+        }
+    }
+
+    proptest! {
+        /// A network has the addresses whose first bits are its own.
+        #[test]
+        fn the_client_is_the_first_from_behind_in_no_network(
+            networks in vec((address(), prop_oneof![0..=32u8, 28..=32u8]), 0..3),
+            reported in vec(vec((address(), 0..4u8), 0..4), 0..3),
+        ) {
+            let listed = networks.iter().map(|(address, prefix)| format!("{address}/{prefix}"));
+            let listed: Vec<String> = listed.collect();
+            let trusted: TrustedProxies = format!("{PEER}, {}", listed.join(" ,")).parse().unwrap();
+            let is_proxy = |address: &IpAddr| {
+                address.to_string() == PEER || networks.iter().any(|(network, prefix)| {
+                    bits(*address).starts_with(&bits(*network)[..1 + usize::from(*prefix)])
+                })
+            };
+            let mut headers = HeaderMap::new();
+            for line in &reported {
+                let entry = |(address, form): &(IpAddr, u8)| match (address, form) {
+                    (_, 0) => SocketAddr::new(*address, 80).to_string(),
+                    (IpAddr::V4(v4), 1) => format!(" {}", v4.to_ipv6_mapped()),
+                    (IpAddr::V6(_), 1) => format!("[{address}]"),
+                    _ => format!("{address} "),
+                };
+                let line: Vec<String> = line.iter().map(entry).collect();
+                if !line.is_empty() {
+                    headers.append("x-forwarded-for", line.join(",").parse().unwrap());
+                }
+            }
+            let all: Vec<IpAddr> = reported.iter().flatten().map(|(address, _)| *address).collect();
+            let client = all.iter().rev().find(|address| !is_proxy(address)).or(all.first());
+            prop_assert_eq!(trusted.client(PEER.parse().unwrap(), &headers), client.copied());
+        }
+
+        #[test]
+        fn any_header_has_a_client_or_none(
+            list in select(vec!["10.0.0.0/8", "0.0.0.0/0,::/0", "10.0.0.5"]),
+            lines in vec("([0-9.]{7,9}|10\\.0\\.0\\.[0-9]|[\\[\\]:0-9a-f]{2,9}|[ -~]{0,4})(,[0-9. ]{0,9}){0,3}", 0..4),
+        ) {
+            let trusted: TrustedProxies = list.parse().unwrap();
+            let mut headers = HeaderMap::new();
+            for line in &lines {
+                headers.append("x-forwarded-for", line.parse().unwrap());
+            }
+            let client = trusted.client(PEER.parse().unwrap(), &headers);
+            // It is one that is written there, and nothing behind it is unreadable.
+            if let Some(client) = client {
+                let entries = lines.iter().flat_map(|line| line.split(',')).map(str::trim);
+                let behind = entries.rev().map_while(address_of);
+                prop_assert!(behind.collect::<Vec<_>>().contains(&client), "{}", client);
+            }
+            prop_assert_eq!(trusted.client("192.0.2.1".parse().unwrap(), &headers).is_some(), client.is_some() && list.starts_with('0'));
+        }
+
+        #[test]
+        fn any_list_is_of_networks_or_refused(list in "((10\\.0\\.0\\.[0-9]|fd00::[0-9])(/[0-9]{1,3})?, ?){0,3}|[0-9a-f:/, ]{0,20}|.{0,20}") {
+            if let Ok(trusted) = list.parse::<TrustedProxies>() {
+                let parts = list.split(',').filter(|part| !part.trim().is_empty());
+                prop_assert_eq!(trusted.0.len(), parts.count());
+                for network in trusted.0.iter() {
+                    let bits_max = bits(network.address).len() - 1;
+                    prop_assert!(network.prefix_bits as usize <= bits_max);
+                    prop_assert!(network.contains(network.address) || network.address.to_canonical() != network.address);
+                }
+            }
+        }
+    }
+}

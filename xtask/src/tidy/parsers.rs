@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 66] = [
+const PARSERS: [(&str, How); 67] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -103,6 +103,7 @@ const PARSERS: [(&str, How); 66] = [
         Property,
     ),
     ("crates/middleware/src/header_list.rs", Property),
+    ("crates/http/src/forwarded.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {
