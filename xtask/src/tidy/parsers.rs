@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 67] = [
+const PARSERS: [(&str, How); 68] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -104,6 +104,7 @@ const PARSERS: [(&str, How); 67] = [
     ),
     ("crates/middleware/src/header_list.rs", Property),
     ("crates/http/src/forwarded.rs", Property),
+    ("crates/servers/src/index_server/replicate.rs", Property),
 ];
 
 pub(crate) fn check(root: &Path, sources: &[String]) -> Vec<Finding> {

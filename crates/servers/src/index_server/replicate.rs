@@ -278,3 +278,132 @@ mod tests {
         assert!(remote_info(&[]).is_err());
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod properties {
+    use cairn_index::{ContainerFacts, ReplicationInfo};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use serde_json::json;
+
+    use super::*;
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "0|0000000(000|[0-9]{3})(\\.[0-9]{5})?[a-z]?|.{0,12}".prop_map(Value::from),
+            Just(json!({"name": "o", "created_at": "1"})),
+            Just(json!([{"remote_id": "i", "sync_point": 1}])),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_sync_is_read_as_it_was_sent(
+            numbers: [i64; 3],
+            texts in proptest::array::uniform2(".{0,40}"),
+            times in proptest::array::uniform4(prop_oneof![Just("0".to_owned()), "[0-9]{9}[1-9]\\.[0-9]{5}"]),
+            items in vec(("[A-Z][a-z-]{0,9}", ".{0,9}", "[1-9][0-9]{9}\\.[0-9]{5}"), 0..3),
+            with_policy: bool,
+        ) {
+            let column: serde_json::Map<String, Value> = items
+                .into_iter()
+                .map(|(name, value, time)| (name, json!([value, time])))
+                .collect();
+            let metadata = Value::Object(column.clone()).to_string();
+            let info = ReplicationInfo {
+                max_row: numbers[0],
+                count: numbers[1],
+                hash: texts[0].clone(),
+                id: texts[1].clone(),
+                created_at: times[0].clone(),
+                put_timestamp: times[1].clone(),
+                delete_timestamp: times[2].clone(),
+                status_changed_at: times[3].clone(),
+                metadata,
+                of_container: Some(ContainerFacts {
+                    storage_policy_index: numbers[2],
+                    ..ContainerFacts::default()
+                }),
+                ..ReplicationInfo::default()
+            };
+            let sent = json_ascii::to_string(&Value::Array(info.sync_args(with_policy)));
+            let args = arguments(sent.as_bytes()).unwrap();
+            prop_assert_eq!(&args[0], "sync");
+            let read = remote_info(&args[1..]).unwrap();
+            let policy = with_policy.then(|| RemotePolicy {
+                status_changed_at: info.status_changed_at.clone(),
+                count: info.count,
+                storage_policy_index: numbers[2],
+            });
+            prop_assert_eq!(read.metadata.iter().count(), column.len());
+            for (name, value, time) in read.metadata.iter() {
+                prop_assert_eq!(&column[name], &json!([value, time]));
+            }
+            let expected = RemoteInfo {
+                point: info.max_row,
+                hash: info.hash,
+                id: info.id,
+                created_at: info.created_at,
+                put_timestamp: info.put_timestamp,
+                delete_timestamp: info.delete_timestamp,
+                metadata: read.metadata.clone(),
+                policy,
+            };
+            prop_assert_eq!(read, expected);
+        }
+
+        #[test]
+        fn any_arguments_are_read_or_refused(changed in vec((0..10usize, any_value()), 0..3), length in 6..=10usize, body in "[\\[\\]{}\"0-9,:a]{0,20}|.{0,20}") {
+            if let Ok(args) = arguments(body.as_bytes()) {
+                prop_assert_eq!(serde_json::from_str::<Vec<Value>>(&body).unwrap(), args);
+            }
+            let time = "0000000001.00000";
+            let args = json!([7, "hash", "id", time, time, time, "", time, 4, 1]);
+            let mut args = args.as_array().unwrap().clone();
+            for (at, value) in changed {
+                args[at] = value;
+            }
+            args.truncate(length);
+            if let Ok(remote) = remote_info(&args) {
+                prop_assert_eq!(args[0].as_i64(), Some(remote.point));
+                let texts = [&remote.hash, &remote.id, &remote.created_at];
+                let times = [&remote.put_timestamp, &remote.delete_timestamp];
+                for (at, text) in texts.into_iter().chain(times).enumerate() {
+                    prop_assert_eq!(args[at + 1].as_str(), Some(&**text));
+                }
+                // All of the policy, or nothing of it.
+                prop_assert_eq!(remote.policy.is_some(), args.len() >= 10);
+            }
+        }
+
+        #[test]
+        fn a_key_is_a_device_a_number_and_a_hash(
+            device in select(vec!["sdb1", "d-1", "..", ".", "a b", "a%2Fb", "", "%ff"]),
+            partition in "[0-9]{1,9}|[0-9]{0,3}[a-z.+-]?",
+            hash in "[0-9a-f]{32}|[0-9a-fA-F]{30,33}",
+            end in select(vec!["", "/", "/x", "//"]),
+        ) {
+            let key = key_of(&format!("/{device}/{partition}/{hash}{end}"), DbKind::Account);
+            let is_name = matches!(device, "sdb1" | "d-1");
+            let is_number = !partition.is_empty() && partition.bytes().all(|b| b.is_ascii_digit());
+            let is_hash = hash.len() == 32 && !hash.bytes().any(|b| b.is_ascii_uppercase());
+            prop_assert_eq!(key.is_ok(), is_name && is_number && is_hash && end.len() < 2 && end != "/x");
+            if let Ok(key) = key {
+                prop_assert_eq!((&*key.device, &*key.partition, key.hash.hex()), (device, &*partition, hash));
+            }
+        }
+
+        #[test]
+        fn any_path_has_a_key_or_none(path in "/(\\.{1,2}|[a-z%0-9F.]{0,4})/[0-9]{1,2}/0{32}/?|(/[a-z0-9%.]{0,9}){0,4}|.{0,30}") {
+            if let Ok(key) = key_of(&path, DbKind::Container) {
+                prop_assert!(!key.device.contains(['/', '\0']) && !matches!(&*key.device, "." | ".." | ""));
+            }
+        }
+    }
+}
