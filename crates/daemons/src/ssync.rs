@@ -425,6 +425,7 @@ impl<'a> SsyncSession<'a> {
         self.send_metadata(key, info, parts).await
     }
 
+    /// Sends newer metadata, if wanted; false if the receiver may still lack it.
     async fn send_metadata(
         &mut self,
         key: &ObjectKey,
@@ -432,9 +433,12 @@ impl<'a> SsyncSession<'a> {
         parts: Wanted,
     ) -> Result<bool, SsyncError> {
         match &info.metafile_metadata {
-            Some(metadata) if parts.meta && info.timestamp() != info.data_timestamp => {
-                self.send_head("POST", &key.name, metadata).await
-            }
+            Some(metadata) if info.timestamp() != info.data_timestamp => match parts.meta {
+                true => self.send_head("POST", &key.name, metadata).await,
+                // It has newer metadata, or is an OpenStack Swift with a tombstone, which asks for ours
+                // next time: until then ours is not to be removed.
+                false => Ok(!parts.data),
+            },
             _ => Ok(true),
         }
     }

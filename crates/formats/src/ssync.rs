@@ -131,6 +131,8 @@ impl Offer {
     }
 
     /// The parts of this offer that a receiver lacks if it has `held`; `None` if it lacks nothing.
+    /// As in OpenStack Swift but for a tombstone, behind which Swift asks for the data alone: a handoff
+    /// that has sent those removes its copy, and the newer metadata with it.
     pub fn wanted(&self, held: Option<&Held>) -> Option<Wanted> {
         let Some(held) = held else {
             return Some(Wanted {
@@ -142,9 +144,11 @@ impl Offer {
         let newer_type = held
             .content_type
             .is_some_and(|time| self.content_type > time && self.content_type > self.data);
+        let data = self.data > held.data;
+        let over_tombstone = data && held.meta.is_none() && self.meta > self.data;
         let wanted = Wanted {
-            data: self.data > held.data,
-            meta: newer_meta || newer_type,
+            data,
+            meta: newer_meta || newer_type || over_tombstone,
         };
         (wanted.data || wanted.meta).then_some(wanted)
     }
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn wanted_as_upstream() {
+    fn wanted_as_upstream_but_over_a_tombstone() {
         let held = |offer: &Offer| Held {
             data: offer.data,
             meta: Some(offer.meta),
@@ -249,7 +253,8 @@ mod tests {
             meta: None,
             content_type: None,
         };
-        assert_eq!(offer(5, 0).wanted(Some(&tombstone)), wanted(true, false));
+        assert_eq!(offer(5, 0).wanted(Some(&tombstone)), wanted(true, true));
+        assert_eq!(offer(0, 0).wanted(Some(&tombstone)), wanted(true, false));
         for (parts, data, meta) in [
             (" d", true, false),
             (" m", false, true),

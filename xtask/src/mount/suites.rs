@@ -44,7 +44,10 @@ pub(super) fn run(
 ) -> Result<()> {
     match &options.pjdfstest {
         Some(_) if setup.name_bytes < super::LONG_NAME_BYTES => {
-            report.skip("pjdfstest", "its paths of 4,095 bytes need --file-system xfs");
+            report.skip(
+                "pjdfstest",
+                "its paths of 4,095 bytes need --file-system xfs",
+            );
         }
         Some(suite) => {
             report.tell("pjdfstest", || pjdfstest(suite, &at.join("pjdfstest")));
