@@ -60,7 +60,7 @@ pub(crate) fn number() -> Option<u128> {
 }
 
 /// The time since a simulation has begun.
-fn elapsed() -> Option<Duration> {
+pub(crate) fn elapsed() -> Option<Duration> {
     with(|simulation| {
         simulation.readings += 1;
         simulation.begun.elapsed() + Duration::from_nanos(simulation.readings)

@@ -115,11 +115,23 @@ impl Link {
         name: &str,
         run: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.call_with(verb, name, None, run).await
+    }
+
+    async fn call_with<T: Send + 'static>(
+        &self,
+        verb: &'static str,
+        name: &str,
+        source: Option<&str>,
+        run: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         if self.is_cut() {
             std::future::pending::<()>().await;
         }
         let (link, name) = (self.clone(), name.to_owned());
-        let request = tokio::spawn(async move { link.carry(verb, &name, run).await });
+        let source = source.map(str::to_owned);
+        let carried = async move { link.carry(verb, &name, source.as_deref(), run).await };
+        let request = tokio::spawn(carried);
         match request.await {
             Ok(answer) => answer,
             Err(error) => panic!("a request: {error}"),
@@ -130,6 +142,7 @@ impl Link {
         &self,
         verb: &'static str,
         name: &str,
+        source: Option<&str>,
         run: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let fate = self.world.fate(verb, name);
@@ -143,7 +156,7 @@ impl Link {
         }
         let answer = run.await;
         let error = answer.as_ref().err().map(|error| error.why);
-        self.world.carried(self.mount, verb, name, error);
+        self.world.carried(self.mount, verb, (name, source), error);
         fate.after.pass().await;
         if self.is_cut() {
             std::future::pending::<()>().await;
@@ -279,8 +292,7 @@ impl Store for Link {
         let (store, from, to) = (self.store(), source.to_owned(), target.to_owned());
         let etag = etag.map(str::to_owned);
         let run = async move { store.copy(&from, &to, etag.as_deref()).await };
-        // The name that changes: its history is kept.
-        self.call("COPY", target, run).await
+        self.call_with("COPY", target, Some(source), run).await
     }
 
     async fn delete(&self, name: &str, expect: Expect<'_>) -> Result<bool> {

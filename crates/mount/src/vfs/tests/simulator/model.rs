@@ -1,37 +1,20 @@
 //! The states that are allowed: each version of a file is the one before with what one mount wrote put
 //! over it, as often as the promises say; and what was acknowledged is in a version.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::names::Intent;
+use super::ops::{Change, Op, is_next, is_shown};
+use crate::simulated;
 use crate::store::MemoryStore;
-
-/// A change of a file that its mount has accepted.
-#[derive(Clone, Debug)]
-pub(super) struct Op {
-    pub(super) change: Change,
-    /// Its place among all changes of the node.
-    number: u64,
-    /// It was in a version, and is not acknowledged.
-    is_stored: bool,
-    /// The call has not ended, or has failed.
-    is_maybe: bool,
-    /// The moment at which it was acknowledged.
-    acknowledged: Option<u64>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    Write { offset: usize, bytes: Bytes },
-    Append { bytes: Bytes },
-    Resize { size: usize },
-}
 
 /// A version of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
-    etag: String,
+    pub(super) etag: String,
     pub(super) content: Bytes,
     /// The moments at which it was there.
     pub(super) from: u64,
@@ -40,19 +23,32 @@ pub(super) struct Version {
 
 /// A file as one mount has it.
 #[derive(Default)]
-struct Node {
+pub(super) struct Node {
     /// All names that it had.
-    paths: Vec<String>,
+    pub(super) paths: Vec<String>,
     ops: Vec<Op>,
     count: u64,
+    /// The moment at which it got its name.
+    since: u64,
+    /// It may have been removed here: what is written goes with it.
+    pub(super) is_removed: bool,
+    /// The end of the time in which it is here and need not be on the store.
+    pub(super) local_until: u64,
 }
 
 impl Node {
-    /// The changes that are not acknowledged, or were not at a moment.
+    pub(super) fn has_pending(&self) -> bool {
+        self.ops.iter().any(|op| op.acknowledged.is_none())
+    }
+
+    /// The changes that are not acknowledged, or were not at a moment. Those of a file without a name are
+    /// here only.
     fn pending(&self, at: Option<u64>) -> Vec<&Op> {
         let is_pending = |op: &&Op| match (op.acknowledged, at) {
             (None, _) => true,
-            (Some(acknowledged), Some(at)) => acknowledged >= at,
+            (Some(acknowledged), Some(at)) => {
+                acknowledged >= at || self.is_removed && !op.is_stored
+            }
             (Some(_), None) => false,
         };
         self.ops.iter().filter(is_pending).collect()
@@ -66,76 +62,17 @@ pub(super) type Id = (usize, u64);
 pub(super) struct Model {
     moment: u64,
     pub(super) versions: BTreeMap<String, Vec<Version>>,
-    nodes: BTreeMap<Id, Node>,
+    pub(super) nodes: BTreeMap<Id, Node>,
+    pub(super) intents: Vec<Option<(usize, Intent)>>,
+    /// Names that came or went.
+    pub(super) events: Vec<(u64, String)>,
+    /// Names that mounts have removed.
+    pub(super) removals: Vec<(usize, String, u64)>,
     /// The first thing that must not have happened.
     pub(super) wrong: Option<String>,
     pub(super) checks: u64,
-}
-
-/// Puts one change over a file.
-fn apply(change: &Change, content: &mut Vec<u8>) {
-    match change {
-        Change::Write { offset, bytes } => {
-            let end = offset + bytes.len();
-            content.resize(content.len().max(end), 0);
-            content[*offset..end].copy_from_slice(bytes);
-        }
-        Change::Append { bytes } => content.extend_from_slice(bytes),
-        Change::Resize { size } => content.resize(*size, 0),
-    }
-}
-
-/// The changes that were in a version already, and are not acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Again {
-    None,
-    /// All that are no appends.
-    Placed,
-    All,
-}
-
-/// Is `content` what changes make of `base`?
-fn makes(base: Vec<u8>, ops: &[&Op], again: Again, content: &[u8]) -> bool {
-    let Some((op, rest)) = ops.split_first() else {
-        return base == content;
-    };
-    let is_append = matches!(op.change, Change::Append { .. });
-    let is_left_out = match again {
-        Again::None => op.is_stored,
-        Again::Placed => op.is_stored && is_append,
-        Again::All => false,
-    };
-    if is_left_out {
-        return makes(base, rest, again, content);
-    }
-    if op.is_maybe && makes(base.clone(), rest, again, content) {
-        return true;
-    }
-    if let Change::Resize { size } = op.change {
-        // A file was extended by this, if it was shorter then.
-        let mut longer = base.clone();
-        longer.resize(base.len().max(size), 0);
-        if longer.len() != size && makes(longer, rest, again, content) {
-            return true;
-        }
-    }
-    let mut changed = base;
-    apply(&op.change, &mut changed);
-    makes(changed, rest, again, content)
-}
-
-/// Is `content` the next version? Changes that were stored already may be made again, but no append.
-fn is_next(base: &[u8], ops: &[&Op], content: &[u8]) -> bool {
-    let has_stored = ops.iter().any(|op| op.is_stored);
-    makes(base.to_vec(), ops, Again::None, content)
-        || has_stored && makes(base.to_vec(), ops, Again::Placed, content)
-}
-
-/// Is `content` a version as a mount shows it? The version may be one before changes that are
-/// stored.
-fn is_shown(base: &[u8], ops: &[&Op], content: &[u8]) -> bool {
-    let has_stored = ops.iter().any(|op| op.is_stored);
-    is_next(base, ops, content) || has_stored && makes(base.to_vec(), ops, Again::All, content)
+    /// Everything that happens.
+    pub(super) log: Vec<String>,
 }
 
 /// The bytes in a report: runs of equal records are shortened.
@@ -145,32 +82,49 @@ pub(super) fn shown(content: &[u8]) -> String {
 }
 
 impl Model {
-    /// The present moment, before all that comes.
+    /// The present moment in nanoseconds, before all that comes.
     pub(super) fn now(&mut self) -> u64 {
-        self.moment += 1;
+        let time = simulated::elapsed().unwrap_or_default();
+        self.moment = (self.moment + 1).max(time.as_nanos() as u64);
         self.moment
     }
 
     pub(super) fn blame(&mut self, what: String) {
+        self.log.push(format!("wrong: {what}"));
         self.wrong.get_or_insert(what);
     }
 
     /// A mount's node has a name.
     pub(super) fn named(&mut self, id: Id, path: &str) {
-        let node = self.nodes.entry(id).or_default();
+        let now = self.now();
+        let fresh = || Node {
+            since: now,
+            ..Node::default()
+        };
+        let node = self.nodes.entry(id).or_insert_with(fresh);
         if !node.paths.iter().any(|known| known == path) {
             node.paths.push(path.to_owned());
         }
     }
 
+    /// A mount has made a file, which may not be on the store before its first sync.
+    pub(super) fn is_local(&mut self, id: Id) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.local_until = u64::MAX;
+        }
+    }
+
     /// A mount has accepted a change; returns its number.
     pub(super) fn accept(&mut self, id: Id, change: Change, is_maybe: bool) -> u64 {
+        let since = self.now();
         let node = self.nodes.entry(id).or_default();
         node.count += 1;
         node.ops.push(Op {
             change,
             number: node.count,
+            since,
             is_stored: false,
+            is_running: is_maybe,
             is_maybe,
             acknowledged: None,
         });
@@ -182,7 +136,7 @@ impl Model {
         if let Some(node) = self.nodes.get_mut(&id)
             && let Some(op) = node.ops.iter_mut().find(|op| op.number == number)
         {
-            op.is_maybe = false;
+            (op.is_maybe, op.is_running) = (false, false);
         }
     }
 
@@ -197,12 +151,21 @@ impl Model {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
+        let paths = node.paths.iter();
+        let versions: Vec<&Version> = paths
+            .filter_map(|path| self.versions.get(path))
+            .flatten()
+            .collect();
+        node.local_until = node.local_until.min(self.moment);
         let due = node.ops.iter_mut();
-        let due = due.filter(|op| op.number <= mark && op.acknowledged.is_none());
+        let due = due.filter(|op| op.number <= mark && op.acknowledged.is_none() && !op.is_running);
         let mut lost = None;
         for op in due {
             op.acknowledged = Some(self.moment);
-            if !op.is_stored && !op.is_maybe {
+            let mut shown = versions.iter().filter(|version| version.until >= op.since);
+            let mut is_idle =
+                || shown.any(|version| is_next(&version.content, &[op], &version.content));
+            if !op.is_stored && !op.is_maybe && !node.is_removed && !is_idle() {
                 lost = Some(op.clone());
             }
         }
@@ -221,45 +184,82 @@ impl Model {
         }
     }
 
-    /// Looks at an object after a write of `mount`; the request was the only one since the last look.
-    pub(super) fn observe(&mut self, mount: usize, name: &str, store: &MemoryStore) {
+    /// Looks at an object after a write of `mount`, or a copy of `source`; the request was the only one
+    /// since the last look.
+    pub(super) fn observe(
+        &mut self,
+        mount: usize,
+        name: &str,
+        source: Option<&str>,
+        store: &MemoryStore,
+    ) {
         let now = self.now();
-        let (before, is_known) = {
-            let versions = self.versions.entry(name.to_owned()).or_default();
-            let last = versions.last_mut().filter(|last| last.until == u64::MAX);
-            let etag = store.etag(name);
-            let is_known = last.as_ref().map(|last| &last.etag) == etag.as_ref();
-            let before = last.map(|last| {
-                if !is_known {
-                    last.until = now;
-                }
-                last.content.clone()
-            });
-            (before, is_known)
-        };
-        let Some(etag) = store.etag(name).filter(|_| !is_known) else {
+        let etag = store.etag(name);
+        let versions = self.versions.entry(name.to_owned()).or_default();
+        let last = versions.last_mut().filter(|last| last.until == u64::MAX);
+        if last.as_ref().map(|last| &last.etag) == etag.as_ref() {
+            return;
+        }
+        let before = last.map(|last| {
+            last.until = now;
+            last.clone()
+        });
+        self.checks += 1;
+        if source.is_some() || etag.is_none() {
+            self.taken_away(name);
+        }
+        if before.is_some() != etag.is_some() {
+            self.events.push((now, name.to_owned()));
+        }
+        let Some(etag) = etag else {
+            if let Some(gone) = before
+                && !self.may_go(mount, name, &gone)
+            {
+                let text = format!("{mount} removes a version of {name} that nobody removed: ");
+                self.blame(text + &shown(&gone.content));
+            }
             return;
         };
-        self.checks += 1;
         let content = match store.whole(name) {
             Ok(content) => content,
             Err(error) => return self.blame(format!("{name} cannot be read: {error}")),
         };
-        if !self.explain(mount, name, before.as_deref(), &content) {
-            let before = before.as_deref().map(shown);
+        let before = before.as_ref().map(|before| &before.content[..]);
+        let is_explained = match source {
+            Some(_) => before.is_none() || self.may_be_replaced(name),
+            None => self.explain(mount, name, before, &content),
+        };
+        if !is_explained {
+            let before = before.map(shown);
             let ops: Vec<&Op> = self.ops_of(mount, name).collect();
             let after = shown(&content);
             let text = format!("{name} by {mount}:\n{before:?}\n{ops:?}\n{after}");
             self.blame(text);
         }
+        let ops: Vec<&Op> = self.ops_of(mount, name).collect();
+        let line = format!("{name} has {} bytes now {ops:?}", content.len());
+        self.log.push(line);
         let version = Version {
             etag,
             content,
             from: now,
             until: u64::MAX,
         };
-        let versions = self.versions.entry(name.to_owned()).or_default();
-        versions.push(version);
+        self.versions
+            .entry(name.to_owned())
+            .or_default()
+            .push(version);
+    }
+
+    /// A file has gone, or another one has taken its name: what was stored and not acknowledged may be
+    /// stored anew.
+    fn taken_away(&mut self, name: &str) {
+        let nodes = self.nodes.values_mut();
+        for node in nodes.filter(|node| node.paths.iter().any(|path| path == name)) {
+            for op in node.ops.iter_mut().filter(|op| op.is_stored) {
+                (op.is_stored, op.is_maybe) = (false, true);
+            }
+        }
     }
 
     fn ops_of(&self, mount: usize, name: &str) -> impl Iterator<Item = &Op> {
@@ -270,17 +270,35 @@ impl Model {
 
     /// Is a version the one before with a node's changes? Those are stored then.
     fn explain(&mut self, mount: usize, name: &str, before: Option<&[u8]>, after: &[u8]) -> bool {
-        let base = before.unwrap_or_default();
+        // What was removed elsewhere is there again with its last writes.
+        let gone = self.versions.get(name).map(Vec::as_slice);
+        let gone = gone.unwrap_or_default().iter().rev();
+        let gone = gone.map(|version| &version.content[..]);
+        let bases: Vec<&[u8]> = match before {
+            Some(before) => vec![before],
+            None => std::iter::once(&[][..]).chain(gone).collect(),
+        };
         let nodes = self.nodes.iter_mut().filter(|(id, _)| id.0 == mount);
-        for (_, node) in nodes.filter(|(_, node)| node.paths.iter().any(|path| path == name)) {
+        let nodes = nodes.map(|(_, node)| node);
+        let mut nodes: Vec<&mut Node> = nodes
+            .filter(|node| node.paths.iter().any(|path| path == name))
+            .collect();
+        // A version without changes may be of any node.
+        let certain = |op: &&&Op| !op.is_stored && !op.is_maybe;
+        nodes.sort_by_key(|node| Reverse(node.pending(None).iter().filter(certain).count()));
+        for node in nodes {
             let ops = node.pending(None);
-            if is_next(base, &ops, after) {
-                node.ops.iter_mut().for_each(|op| op.is_stored = true);
+            if bases.iter().any(|base| is_next(base, &ops, after)) {
+                let stored = node.ops.iter_mut();
+                stored.for_each(|op| op.is_stored = true);
                 return true;
             }
         }
-        // New and empty, or flattened.
-        base == after
+        match before {
+            // Flattened, or with other attributes.
+            Some(before) if before == after => true,
+            _ => after.is_empty() && (before.is_none() || self.may_empty(mount, name)),
+        }
     }
 
     /// Is what a mount has read from `begun` on a version that was there since `since`, when it opened
@@ -292,7 +310,7 @@ impl Model {
             return;
         };
         let ops = node.pending(Some(begun));
-        let is_clean = ops.is_empty();
+        let is_clean = ops.is_empty() && node.local_until < begun;
         let mut seen = 0;
         for path in &node.paths {
             let versions = self.versions.get(path).map(Vec::as_slice);
@@ -308,15 +326,49 @@ impl Model {
                 }
             }
         }
-        if seen == 0 && content.is_empty() {
+        // It may not be on the store yet.
+        let mut upto = (0..=ops.len()).rev();
+        if (seen == 0 || !is_clean) && upto.any(|n| is_shown(&[], &ops[..n], content)) {
             return;
         }
+        let versions = node.paths.iter().filter_map(|path| self.versions.get(path));
+        let versions = versions.flatten().filter(|version| version.until > since);
+        let versions: Vec<String> = versions
+            .map(|version| {
+                format!(
+                    "{} to {}: {}",
+                    version.from,
+                    version.until,
+                    shown(&version.content)
+                )
+            })
+            .collect();
         let text = format!(
-            "{id:?} of {:?} reads none of {seen} versions since {since}:\n{}\n{ops:?}",
+            "{id:?} of {:?} reads from {begun} on none of {seen} versions since {since}:\n{}\n{ops:?}\n{}",
             node.paths,
             shown(content),
+            versions.join("\n"),
         );
         self.blame(text);
+    }
+
+    /// Have a node's names come or gone since it has them?
+    pub(super) fn has_moved(&self, id: Id) -> bool {
+        let node = self.nodes.get(&id);
+        node.is_some_and(|node| {
+            let mut paths = node.paths.iter();
+            paths.any(|path| self.has_churned(path, node.since))
+        })
+    }
+
+    /// A call that resizes a file has failed: whether it did so is open, and for all before it.
+    pub(super) fn is_open(&mut self, id: Id, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            for op in &mut node.ops {
+                (op.is_maybe, op.is_stored) = (true, false);
+                op.is_running &= op.number != number;
+            }
+        }
     }
 
     /// Every object can be read, and no reference is broken.
