@@ -65,17 +65,20 @@ impl ReadAhead {
 
 impl<S: Store> Vfs<S> {
     pub(super) fn add_handle(&self, node: &Arc<Node>, mode: OpenMode) -> u64 {
+        let mut state = node.state.lock();
+        state.opens += 1;
+        state.writers += u32::from(mode.is_writer);
+        drop(state);
+        self.number_handle(node, mode)
+    }
+
+    fn number_handle(&self, node: &Arc<Node>, mode: OpenMode) -> u64 {
         let number = self.new_handle();
         let handle = Handle {
             node: node.clone(),
             mode,
             ahead: Mutex::default(),
         };
-        {
-            let mut state = node.state.lock();
-            state.opens += 1;
-            state.writers += u32::from(mode.is_writer);
-        }
         self.handles.lock().insert(number, Arc::new(handle));
         number
     }
@@ -108,12 +111,18 @@ impl<S: Store> Vfs<S> {
         }
         let keeps_pages = {
             let mut state = node.state.lock();
+            if state.is_unlinked && state.opens == 0 {
+                // Its bytes went with its name, while it was looked at.
+                return Err(FsError::Stale);
+            }
+            state.opens += 1;
+            state.writers += u32::from(mode.is_writer);
             let version = state.etag.clone().filter(|_| !state.is_local());
             let keeps = version.is_some() && state.kernel_has == version;
             state.kernel_has = version;
             keeps
         };
-        Ok((self.add_handle(&node, mode), keeps_pages))
+        Ok((self.number_handle(&node, mode), keeps_pages))
     }
 
     /// Finds what other hosts have closed until now. Local writes are put over it.

@@ -397,3 +397,37 @@ async fn failures_are_told_and_a_later_sync_makes_them_good() {
     vfs.close(handle).await.unwrap();
     assert_eq!(store.whole("f").unwrap(), "kept");
 }
+
+/// The file's bytes go with its name, unless it was open before: it is not empty then.
+#[tokio::test]
+async fn an_open_beside_an_unlink_has_the_file_or_not() {
+    for turns in 0..40 {
+        for size in [20, 600] {
+            let store = MemoryStore::default();
+            let vfs = mount(&store);
+            let ino = vfs.put("f", &pattern(size)).await.unwrap();
+            store.take_turns(turns / 8);
+            let open = async {
+                for _ in 0..turns {
+                    tokio::task::yield_now().await;
+                }
+                vfs.open(ino, READ).await
+            };
+            let (opened, removed) = tokio::join!(open, vfs.unlink(ROOT, "f"));
+            removed.unwrap();
+            match opened {
+                Ok((handle, _)) => {
+                    match vfs.read(handle, 0, 1000).await {
+                        Ok(bytes) => assert!(bytes.concat() == pattern(size), "{turns}"),
+                        Err(error) => assert!(matches!(error, FsError::Stale), "{error}"),
+                    }
+                    vfs.close(handle).await.unwrap();
+                }
+                Err(error) => assert!(
+                    matches!(error, FsError::Stale | FsError::NotFound),
+                    "{turns}: {error}"
+                ),
+            }
+        }
+    }
+}
