@@ -25,7 +25,7 @@ use crate::extents::Span;
 use crate::history;
 use crate::nested::Known;
 use crate::store::{
-    Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why, file_id,
+    Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why,
 };
 use crate::superseded::Superseded;
 
@@ -90,6 +90,8 @@ pub(crate) struct Target<'a> {
     pub(crate) file_id: &'a str,
     pub(crate) headers: &'a Headers,
     pub(crate) expect: Expect<'a>,
+    /// Segments that others may remove: their bytes are uploaded anew.
+    pub(crate) gone: HashSet<Arc<Segment>>,
 }
 
 /// A version whose segments are all on the store, but not the object itself.
@@ -274,16 +276,7 @@ impl<S: Store> Committer<S> {
         Ok(self.segment(&copy, own.bytes))
     }
 
-    /// The segments of a version whose name is gone: they may be removed at any time, or belong to a file
-    /// of another name.
-    fn foreign(base: &Layout) -> HashSet<Arc<Segment>> {
-        let segments = base.segments().into_iter();
-        segments
-            .filter(|segment| file_id(&segment.name.name).is_some())
-            .collect()
-    }
-
-    /// Uploads data that is in no segment, or in one of another file, and ranges with too many small
+    /// Uploads data that is in no segment, or in one that others may remove, and ranges with too many small
     /// parts.
     async fn upload_rest(
         &self,
@@ -291,11 +284,11 @@ impl<S: Store> Committer<S> {
         content: &mut Content,
         made: &mut Vec<Arc<Segment>>,
     ) -> Result<()> {
-        let gone = match target.expect {
-            Expect::Nothing => Self::foreign(content.base()),
-            Expect::Version(_) | Expect::Anything => HashSet::new(),
-        };
-        let spans = to_upload(&content.spans(0, content.size()), &gone, &self.limits);
+        let spans = to_upload(
+            &content.spans(0, content.size()),
+            &target.gone,
+            &self.limits,
+        );
         let objects = pack(spans, self.limits.segment_bytes);
         let upload = |spans: Vec<Span<FileSource>>| async move {
             let body = self.cache.gather(&target.own, &spans).await?;

@@ -2,6 +2,7 @@
 //! writes. A commit merges both into a new version; another writer's version can replace the base
 //! without losing local writes.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,6 +210,8 @@ pub(crate) struct Content {
     /// The least size to which the file was truncated below its base: a version of another writer is
     /// truncated to it too.
     cut: Option<u64>,
+    /// The sizes to which the file was made shorter since its last commit, in order.
+    shrunk: Vec<u64>,
     is_dirty: bool,
 }
 
@@ -222,6 +225,7 @@ impl Content {
             copies: Extents::default(),
             appended: Vec::new(),
             cut: None,
+            shrunk: Vec::new(),
             is_dirty: false,
         }
     }
@@ -278,16 +282,66 @@ impl Content {
         self.cut.is_some()
     }
 
+    /// The number of times that it was made shorter since its last commit.
+    pub(crate) fn shrunk(&self) -> usize {
+        self.shrunk.len()
+    }
+
+    /// A version with these writes was stored, and others have replaced it: it becomes the base. Its
+    /// segments may go with it at any time, and their bytes are written no more.
+    pub(crate) fn overtaken(&mut self, bytes: u64, shrunk: usize, needed: &HashSet<Arc<Segment>>) {
+        self.place(bytes);
+        let is_stored = |source: &FileSource| match source {
+            FileSource::Segment { segment, .. } => needed.contains(segment),
+            _ => false,
+        };
+        let stored = self.written.iter();
+        let stored: Vec<(u64, u64)> = stored
+            .filter(|(_, _, source)| is_stored(source))
+            .map(|(offset, length, _)| (offset, length))
+            .collect();
+        for (offset, length) in stored {
+            self.written.remove(offset..offset + length);
+        }
+        let later = self.shrunk.get(shrunk..).unwrap_or_default();
+        self.cut = later.iter().copied().min().filter(|cut| *cut < bytes);
+        self.base = Layout::own(bytes, false);
+        self.base_end = self.cut.unwrap_or(bytes);
+        self.copies = Extents::default();
+    }
+
+    /// Takes back a change of size that has failed. Another version may have become the base meanwhile.
+    pub(crate) fn restore(&mut self, before: Content, is_rebased: bool) {
+        let mut shrunk = std::mem::take(&mut self.shrunk);
+        let failed = shrunk.iter_mut().skip(before.shrunk.len());
+        failed.for_each(|size| *size = u64::MAX);
+        let base = std::mem::take(&mut self.base);
+        *self = match (is_rebased, before.is_dirty) {
+            (true, false) => Content::of(base),
+            (true, true) => {
+                let mut content = before;
+                content.rebase(base);
+                content
+            }
+            (false, _) => before,
+        };
+        self.shrunk = shrunk;
+    }
+
     /// Removes all content, including that of other writers' versions.
     pub(crate) fn empty(&mut self) {
         self.resize(0);
         self.cut = Some(0);
+        self.shrunk.push(0);
         self.is_dirty = true;
     }
 
     pub(crate) fn resize(&mut self, size: u64) {
         if size < self.base_end || self.cut.is_some_and(|cut| size < cut) {
             self.cut = Some(size);
+        }
+        if size < self.size {
+            self.shrunk.push(size);
         }
         self.base_end = self.base_end.min(size);
         self.written.truncate(size);

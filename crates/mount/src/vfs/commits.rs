@@ -11,14 +11,16 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::Vfs;
-use super::tree::{Attempt, Node};
+use super::tree::{Attempt, Node, State};
 use crate::cache::Version;
 use crate::chance;
 use crate::commit::Target;
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
 use crate::history;
-use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look};
+use crate::store::{
+    Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look, file_id,
+};
 use crate::time::Instant;
 
 /// Maximum number of lost swaps of a commit. Each was won by another mount, so with fewer mounts
@@ -53,6 +55,16 @@ pub(super) async fn pause(lost: u32) {
         let most = (PAUSE * (lost - SWAPS_WITHOUT_PAUSE)).min(PAUSE_MAX);
         tokio::time::sleep(most.mul_f64(chance::part())).await;
     }
+}
+
+/// The segments of a file whose name is gone that may be removed with the name, or belong to another one
+/// now: those of its version, and of what may have been one.
+fn foreign(state: &State) -> HashSet<Arc<Segment>> {
+    let mut segments: HashSet<Arc<Segment>> = state.content.base().segments().into_iter().collect();
+    let doubtful = state.attempts.iter().filter(|attempt| attempt.is_in_doubt);
+    segments.extend(doubtful.flat_map(|attempt| attempt.needed.iter().cloned()));
+    segments.retain(|segment| file_id(&segment.name.name).is_some());
+    segments
 }
 
 impl<S: Store> Vfs<S> {
@@ -109,14 +121,18 @@ impl<S: Store> Vfs<S> {
 
     async fn try_commit(&self, node: &Arc<Node>, path: &str) -> FsResult<()> {
         let token = self.committer.token();
-        let (mut content, mut headers, own, etag, file_id) = {
+        let (mut content, mut headers, own, etag, file_id, gone) = {
             let mut state = node.state.lock();
             let mut headers = state.headers.clone();
             state.attributes.put_into(&mut headers, &state.xattrs);
             let file_id = state.file_id().to_owned();
             let own = self.own_version(path, &state);
             let (content, etag) = (state.content.clone(), state.etag.clone());
-            (content, headers, own, etag, file_id)
+            let gone = match etag {
+                Some(_) => HashSet::new(),
+                None => foreign(&state),
+            };
+            (content, headers, own, etag, file_id, gone)
         };
         // A dynamic large object becomes a file with content of its own.
         headers.kept.remove("x-object-manifest");
@@ -127,9 +143,10 @@ impl<S: Store> Vfs<S> {
             file_id: &file_id,
             headers: &headers,
             expect: etag.as_deref().map_or(Expect::Nothing, Expect::Version),
+            gone,
         };
         let mut made = Vec::new();
-        let end = content.size();
+        let (end, shrunk) = (content.size(), content.shrunk());
         let prepared = self
             .committer
             .prepare(&target, &mut content, &mut made)
@@ -147,11 +164,19 @@ impl<S: Store> Vfs<S> {
                 token,
                 end,
                 needed: prepared.needed.clone(),
+                shrunk,
+                is_in_doubt: false,
                 is_current: true,
             });
             prepared
         };
-        let etag = self.committer.swap(&target, &prepared).await?;
+        let swapped = self.committer.swap(&target, &prepared).await;
+        if let Err(error) = &swapped
+            && let Some(attempt) = node.state.lock().attempts.last_mut()
+        {
+            attempt.is_in_doubt = error.is_in_doubt;
+        }
+        let etag = swapped?;
         self.written(
             node,
             Written {
@@ -230,16 +255,21 @@ impl<S: Store> Vfs<S> {
             let mut found = attempts.filter(|attempt| history::has(&stat.headers, &attempt.token));
             let found = found
                 .next()
-                .map(|a| (a.end, a.is_current, a.needed.clone()));
+                .map(|a| (a.end, a.is_current, a.needed.clone(), a.shrunk));
             match found {
-                Some((_, true, needed)) => (Some(needed), true),
-                Some((end, false, _)) => {
-                    state.content.place(end);
+                Some((_, true, needed, _)) => (Some(needed), true),
+                Some((end, false, needed, shrunk)) => {
+                    state.content.overtaken(end, shrunk, &needed);
                     // It has replaced the version that all other attempts expected.
                     state.attempts.clear();
                     (None, true)
                 }
-                None => (None, is_moved || expected.as_ref() != Some(&stat.etag)),
+                None => {
+                    for attempt in &mut state.attempts {
+                        attempt.is_in_doubt = false;
+                    }
+                    (None, is_moved || expected.as_ref() != Some(&stat.etag))
+                }
             }
         };
         match needed {

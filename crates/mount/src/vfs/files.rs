@@ -167,7 +167,7 @@ impl<S: Store> Vfs<S> {
         let _turn = node.mutation.lock().await;
         let before = {
             let mut state = self.loaded(node).await?;
-            let before = state.content.clone();
+            let before = (state.etag.clone(), state.content.clone());
             state.content.empty();
             changed(&mut state);
             before
@@ -176,7 +176,10 @@ impl<S: Store> Vfs<S> {
         match is_due {
             true => self.commit_locked(node).await.inspect_err(|_| {
                 // The open failed, and the file is as before.
-                node.state.lock().content = before;
+                let mut state = node.state.lock();
+                let (etag, content) = before;
+                let is_rebased = state.etag != etag && state.etag.is_some();
+                state.content.restore(content, is_rebased);
             }),
             false => Ok(()),
         }

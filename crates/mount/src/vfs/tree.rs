@@ -34,6 +34,10 @@ pub(crate) struct Attempt {
     /// End of the appended bytes that are part of it.
     pub(crate) end: u64,
     pub(crate) needed: HashSet<Arc<Segment>>,
+    /// Number of times that the file had been made shorter.
+    pub(crate) shrunk: usize,
+    /// The answer did not tell whether it was stored.
+    pub(crate) is_in_doubt: bool,
     /// Nothing has been written since.
     pub(crate) is_current: bool,
 }

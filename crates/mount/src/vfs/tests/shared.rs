@@ -352,3 +352,116 @@ async fn an_open_of_a_file_that_is_written_here_shows_what_others_have_closed() 
     two.close(writer).await.unwrap();
     assert!(store.whole("f").unwrap() == expected);
 }
+
+/// Loses the response to the next commit of `f`, and the look after it.
+fn lose_a_commit(store: &MemoryStore) {
+    let goes = store.clone();
+    store.lose(move |verb, name| {
+        let is_file = verb == "PUT" && name == "f";
+        if is_file {
+            goes.fail(|_, _| Some(Why::Unavailable));
+        }
+        is_file.then_some(Why::Timeout)
+    });
+}
+
+/// The segments of what it wrote go with the version that had them.
+#[tokio::test]
+async fn a_commit_in_doubt_that_others_have_replaced_is_not_made_again() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    one.put("f", &pattern(1000)).await.unwrap();
+    let (handle, _) = one.open(one.ino("f").await.unwrap(), WRITE).await.unwrap();
+    let write = async |vfs: &Vfs<MemoryStore>, handle, offset, bytes: Vec<u8>| {
+        vfs.write(handle, offset, bytes.into(), false)
+            .await
+            .unwrap();
+    };
+    write(&one, handle, 0, vec![7; 300]).await;
+    lose_a_commit(&store);
+    assert!(one.sync(handle).await.is_err());
+    store.heal();
+    let (other, _) = two.open(two.ino("f").await.unwrap(), WRITE).await.unwrap();
+    write(&two, other, 0, vec![8; 300]).await;
+    two.close(other).await.unwrap();
+    two.settle().await;
+    write(&one, handle, 900, vec![9; 10]).await;
+    one.close(handle).await.unwrap();
+    one.settle().await;
+    let mut expected = pattern(1000);
+    expected[..300].fill(8);
+    expected[900..910].fill(9);
+    assert!(store.whole("f").unwrap() == expected);
+}
+
+#[tokio::test]
+async fn a_commit_in_doubt_that_others_have_removed_is_made_with_its_bytes_or_fails() {
+    for is_late in [true, false] {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        one.put("f", &pattern(1000)).await.unwrap();
+        let (handle, _) = one.open(one.ino("f").await.unwrap(), WRITE).await.unwrap();
+        one.write(handle, 0, vec![7; 1000].into(), false)
+            .await
+            .unwrap();
+        lose_a_commit(&store);
+        assert!(one.sync(handle).await.is_err());
+        store.heal();
+        let stored = segments(&store);
+        store.fail(move |_, name| (is_late && name.ends_with("/shared")).then_some(Why::Timeout));
+        two.unlink(ROOT, "f").await.unwrap();
+        two.settle().await;
+        store.heal();
+        let closed = one.close(handle).await;
+        if is_late {
+            for name in stored {
+                store.delete(&name, Expect::Anything).await.unwrap();
+            }
+            closed.unwrap();
+            assert!(store.whole("f").unwrap() == vec![7; 1000]);
+        } else {
+            assert!(closed.is_err() && store.etag("f").is_none());
+        }
+    }
+}
+
+/// It fails after another host's version has become the base.
+#[tokio::test]
+async fn a_truncation_that_fails_leaves_what_others_have_written() {
+    for is_written in [false, true] {
+        let store = MemoryStore::default();
+        let vfs = mount(&store);
+        vfs.put("f", &pattern(50)).await.unwrap();
+        let ino = vfs.ino("f").await.unwrap();
+        let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+        if is_written {
+            vfs.write(handle, 0, vec![7; 4].into(), false)
+                .await
+                .unwrap();
+        }
+        let (other, mut puts) = (store.clone(), 0);
+        store.fail(move |verb, name| {
+            if verb != "PUT" || name != "f" {
+                return None;
+            }
+            puts += 1;
+            if puts == 1 {
+                other.write("f", "t", &[8; 60]);
+            }
+            (puts > 1).then_some(Why::Timeout)
+        });
+        assert!(vfs.open(ino, TRUNCATE).await.is_err());
+        store.heal();
+        let mut expected = vec![8; 60];
+        if is_written {
+            expected[..4].fill(7);
+        }
+        assert!(vfs.get("f").await.unwrap() == expected, "{is_written}");
+        vfs.write(handle, 20, vec![9; 4].into(), false)
+            .await
+            .unwrap();
+        vfs.close(handle).await.unwrap();
+        expected[20..24].fill(9);
+        assert!(store.whole("f").unwrap() == expected, "{is_written}");
+    }
+}
