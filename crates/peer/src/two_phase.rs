@@ -94,6 +94,9 @@ impl Drop for TwoPhasePut {
 impl TwoPhasePut {
     /// Sends the head and waits until the backend requests the body or responds without it. `uri`
     /// is a path; `boundary` must not occur in the content.
+    ///
+    /// # Errors
+    /// It cannot be reached, does not answer in time, or breaks off.
     pub async fn open(
         backends: &Arc<Backends>,
         node: Node,

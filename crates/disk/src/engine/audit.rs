@@ -23,8 +23,14 @@ pub enum Audited {
 }
 
 /// Auditing a device's objects.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait Audit {
     /// Partitions left for the walk of this name (`ALL`, `ZBF`): those in its checkpoint, or all.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn partitions_to_audit(
         &self,
         disk: &Disk,
@@ -33,6 +39,9 @@ pub trait Audit {
     ) -> Result<Vec<u32>, DiskError>;
 
     /// Writes the checkpoint of partitions left; with none the walk is complete.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn note_audited(
         &self,
         disk: &Disk,
@@ -43,6 +52,9 @@ pub trait Audit {
 
     /// Opens an object according to `options`; a broken one has been quarantined. A tombstone older
     /// than the reclaim age is removed, or scheduled to be.
+    ///
+    /// # Errors
+    /// `Unreadable` or `Io` where the disk does not say yet whether the object is broken.
     fn audit(
         &self,
         disk: &Disk,
@@ -52,6 +64,9 @@ pub trait Audit {
 
     /// Stored suffix hashes of a partition, except those invalidated. `None` for an engine without
     /// stored hashes.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn settled_hashes(
         &self,
         disk: &Disk,
@@ -59,6 +74,9 @@ pub trait Audit {
     ) -> Result<BTreeMap<String, SuffixHash>, DiskError>;
 
     /// Recomputes a suffix hash, and invalidates the stored one if it differs. True if invalidated.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn check_suffix(
         &self,
         disk: &Disk,

@@ -110,9 +110,15 @@ impl ReplicationLock {
 }
 
 /// Removal of partitions and objects from a device.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait Handover {
     /// Locks a partition against concurrent replication by another server or a handover. `None` if
     /// it is locked.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn try_lock_partition(
         &self,
         disk: &Disk,
@@ -120,10 +126,16 @@ pub trait Handover {
     ) -> Result<Option<ReplicationLock>, DiskError>;
 
     /// The current objects of a partition.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn contents(&self, disk: &Disk, at: PartitionKey) -> Result<Contents, DiskError>;
 
     /// Removes unchanged objects of a partition: all, or those of `only`, except those of `keep`.
     /// Returns the number removed.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn remove(
         &self,
         disk: &Disk,
@@ -134,17 +146,29 @@ pub trait Handover {
     ) -> Result<usize, DiskError>;
 
     /// Removes a partition without objects; false if it has some.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn remove_partition(&self, disk: &Disk, at: PartitionKey) -> Result<bool, DiskError>;
 
     /// Removes fragments, or tombstones, that have been handed over. A non-durable fragment stays
     /// while it may be committed.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn purge(&self, disk: &Disk, at: PartitionKey, purge: &Purge) -> Result<(), DiskError>;
 
     /// State of one object, for [`Handover::remove_unchanged`] and
     /// [`Handover::quarantine_unchanged`].
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn state(&self, disk: &Disk, object: ObjectId) -> Result<ObjectState, DiskError>;
 
     /// Removes an object; false if its state has changed.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn remove_unchanged(
         &self,
         disk: &Disk,
@@ -154,6 +178,9 @@ pub trait Handover {
 
     /// Removes what the engine itself writes of an object in this policy; false if its state has
     /// changed, or something else stays.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn remove_own(
         &self,
         disk: &Disk,
@@ -164,6 +191,9 @@ pub trait Handover {
     }
 
     /// Quarantines an object; false if its state has changed.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn quarantine_unchanged(
         &self,
         disk: &Disk,

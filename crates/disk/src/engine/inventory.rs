@@ -23,16 +23,28 @@ pub enum Sendable {
 }
 
 /// The replicator's view of a device's objects.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait Inventory {
     /// Partitions of a policy, in order. May create the policy's directories.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn partitions(&self, disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError>;
 
     /// Objects of a partition, including tombstones, in the order of their suffixes.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn objects(&self, disk: &Disk, at: PartitionKey) -> Result<Vec<ObjectHash>, DiskError>;
 
     /// Suffix hashes of a partition in Swift's format: equal for equal objects, whatever the
     /// engine. Those of `recalculate` bypass the cache. With `look`, suffixes missing from the
     /// cache are searched for. May remove obsolete files.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn suffix_hashes(
         &self,
         disk: &Disk,
@@ -42,6 +54,9 @@ pub trait Inventory {
     ) -> Result<Hashed, DiskError>;
 
     /// Invalidates suffixes durably, so that the next [`Inventory::suffix_hashes`] rehashes them.
+    ///
+    /// # Errors
+    /// As every call of this trait; then the next hashes may be old ones.
     fn invalidate(
         &self,
         disk: &Disk,
@@ -51,6 +66,9 @@ pub trait Inventory {
 
     /// Offers of a suffix for another replica; in an erasure-coded policy, for the fragment. May
     /// remove obsolete files.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn offers(
         &self,
         disk: &Disk,
@@ -63,6 +81,9 @@ pub trait Inventory {
     /// Opens the object, so that a broken one is detected and requested. `fragment` is this
     /// server's index in an erasure-coded policy: a local non-durable fragment that is durable at
     /// the sender becomes durable.
+    ///
+    /// # Errors
+    /// As every call of this trait; a broken object is no error, and not held.
     fn held(
         &self,
         disk: &Disk,
@@ -72,6 +93,9 @@ pub trait Inventory {
     ) -> Result<Option<Held>, DiskError>;
 
     /// Opens an object for sending. Objects of up to `inline_limit` bytes are read and verified.
+    ///
+    /// # Errors
+    /// `Unreadable` or `Unlike` for content that cannot be sent now.
     fn open_to_send(
         &self,
         disk: &Disk,

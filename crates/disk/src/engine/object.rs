@@ -50,8 +50,14 @@ impl Seen {
 }
 
 /// An upload in progress; dropped without a commit, it is discarded.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait ObjectWriter: Send {
     /// Appends.
+    ///
+    /// # Errors
+    /// `NoSpace` where the device is full, or its reserve would be used.
     fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError>;
 
     fn written(&self) -> u64;
@@ -62,6 +68,10 @@ pub trait ObjectWriter: Send {
     /// Makes the object durable and visible, and removes what it replaces. `metadata` requires
     /// `X-Timestamp`, `Content-Length`, `ETag`, and in an erasure-coded policy
     /// `X-Object-Sysmeta-Ec-Frag-Index`; the name is added.
+    ///
+    /// # Errors
+    /// `XattrNotSupported`, or as [`ObjectWriter::write`]. A failure leaves the object as it was, or the
+    /// new one without the promise that it is durable.
     fn commit(
         self: Box<Self>,
         metadata: Metadata,
@@ -70,7 +80,15 @@ pub trait ObjectWriter: Send {
 }
 
 /// Requests on objects. A write is durable, and may be acknowledged, when its [`Step`] has ended.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait ObjectEngine: Send + Sync {
+    /// Opens an object, or its metadata alone.
+    ///
+    /// # Errors
+    /// `NotExist`, `Deleted` or `Expired` without an object to read; `Quarantined` for a broken one,
+    /// `Unreadable` for a disk's first error, `Collision` for another name, `StateChanged` to try again.
     fn open(
         &self,
         disk: &Disk,
@@ -80,6 +98,9 @@ pub trait ObjectEngine: Send + Sync {
 
     /// Like `open`, but from memory only and without blocking; `None` if that is impossible, or if
     /// more than a read is needed.
+    ///
+    /// # Errors
+    /// As [`ObjectEngine::open`].
     fn open_cached(
         &self,
         disk: &Disk,
@@ -88,6 +109,9 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Option<Result<OpenObject, DiskError>>;
 
     /// Begins an upload of `size` bytes, if known. With `hash`, computes the MD5.
+    ///
+    /// # Errors
+    /// `NoSpace` where `size` does not fit.
     fn create(
         &self,
         disk: &Disk,
@@ -97,6 +121,9 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Result<Box<dyn ObjectWriter>, DiskError>;
 
     /// Performs a whole upload.
+    ///
+    /// # Errors
+    /// As [`ObjectEngine::create`] and [`ObjectWriter::commit`].
     fn put_small(
         &self,
         disk: &Disk,
@@ -107,6 +134,9 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Result<Step<()>, DiskError>;
 
     /// Makes a stored fragment durable. A no-op in policies without erasure coding.
+    ///
+    /// # Errors
+    /// `NotExist` without such a fragment.
     fn make_durable(
         &self,
         disk: &Disk,
@@ -117,6 +147,9 @@ pub trait ObjectEngine: Send + Sync {
 
     /// Writes a POST's metadata beside the content. Requires `X-Timestamp`; a `Content-Type`
     /// requires its `Content-Type-Timestamp`.
+    ///
+    /// # Errors
+    /// As [`ObjectWriter::commit`].
     fn write_metadata(
         &self,
         disk: &Disk,
@@ -125,6 +158,9 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Result<Step<()>, DiskError>;
 
     /// Replaces the object by a tombstone. `seen` is the note of an older version.
+    ///
+    /// # Errors
+    /// As [`ObjectWriter::commit`].
     fn delete(
         &self,
         disk: &Disk,
@@ -134,6 +170,9 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Result<Step<()>, DiskError>;
 
     /// Quarantines a broken object, so that replication restores it. False if it is gone.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn quarantine(
         &self,
         disk: &Disk,

@@ -64,8 +64,14 @@ pub struct Relinked {
 
 /// Capability of giving objects a second name and removing the first. A name is removed only once
 /// the other is durable: the caller syncs in between, once for many.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait Relinking: Send + Sync {
     /// Links the valid files of objects into their new partitions; one result per object.
+    ///
+    /// # Errors
+    /// As every call of this trait; a link of one object that fails is in its result.
     fn link(
         &self,
         disk: &Disk,
@@ -74,12 +80,21 @@ pub trait Relinking: Send + Sync {
     ) -> Result<Vec<Relinked>, DiskError>;
 
     /// Makes the links durable; to be called before [`Relinking::unlink`].
+    ///
+    /// # Errors
+    /// The links may not be durable: no name is to be removed.
     fn sync_links(&self, disk: &Disk) -> Result<(), DiskError>;
 
     /// Removes old names returned by [`Relinking::link`], of objects in one partition. Returns
     /// their number.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn unlink(&self, disk: &Disk, objects: &[(Move, OldNames)]) -> Result<usize, DiskError>;
 
     /// Removes an empty partition; false if it is not empty.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn remove_empty(&self, disk: &Disk, at: PartitionKey) -> Result<bool, DiskError>;
 }

@@ -9,6 +9,8 @@ use crate::device_pool::{Device, Disk};
 use crate::error::DiskError;
 
 /// Arguments for rsync, and the removal of its temporary files.
+///
+/// Errors are of the device and its file system.
 pub trait Rsync: Send + Sync {
     /// Existing source folders of these suffixes.
     fn sources(&self, device: &Device, at: PartitionKey, suffixes: &[String]) -> Vec<PathBuf>;
@@ -18,6 +20,9 @@ pub trait Rsync: Send + Sync {
 
     /// Removes temporary files of interrupted rsync runs beside an object that are older than
     /// `age`.
+    ///
+    /// # Errors
+    /// The device's.
     fn remove_temporary(
         &self,
         disk: &Disk,

@@ -27,9 +27,15 @@ pub struct Figure {
 }
 
 /// An engine's own work on a device.
+///
+/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
+/// file system refuses. What is said below comes beside them.
 pub trait Upkeep {
     /// Removes old leftovers of interrupted operations of a policy. Called at the start of each
     /// replicator pass.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn clear_leftovers(&self, disk: &Disk, policy: PolicyIndex) -> Result<(), DiskError>;
 
     /// Whether the process must open and maintain every mounted device. If not,
@@ -41,11 +47,17 @@ pub trait Upkeep {
     /// Opens a device, with recovery after a crash. Called once per device when a process starts,
     /// and after it is mounted again, so that no client waits for it; an earlier operation does the
     /// same.
+    ///
+    /// # Errors
+    /// The device cannot be opened: what it holds is damaged, or of a later format.
     fn open_device(&self, _disk: &Disk) -> Result<(), DiskError> {
         Ok(())
     }
 
     /// One bounded step of maintenance on a device, as background work.
+    ///
+    /// # Errors
+    /// As every call of this trait.
     fn maintain(&self, _disk: &Disk) -> Result<NextUpkeep, DiskError> {
         Ok(NextUpkeep::After(Duration::from_secs(60)))
     }
