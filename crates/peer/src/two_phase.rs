@@ -96,7 +96,9 @@ impl TwoPhasePut {
     /// is a path; `boundary` must not occur in the content.
     ///
     /// # Errors
-    /// It cannot be reached, does not answer in time, or breaks off.
+    /// `Timeout` without an answer in time, or from a server known to be lost or to hang; `Broken`
+    /// where it refuses the connection or breaks off; `Unsupported` where it does not know footers
+    /// and a commit.
     pub async fn open(
         backends: &Arc<Backends>,
         node: Node,

@@ -24,8 +24,9 @@ pub enum Audited {
 
 /// Auditing a device's objects.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
+/// A partition that another process keeps locked is `Io`.
 pub trait Audit {
     /// Partitions left for the walk of this name (`ALL`, `ZBF`): those in its checkpoint, or all.
     ///

@@ -111,14 +111,15 @@ impl ReplicationLock {
 
 /// Removal of partitions and objects from a device.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
+/// A partition that another process keeps locked is `Io`.
 pub trait Handover {
     /// Locks a partition against concurrent replication by another server or a handover. `None` if
     /// it is locked.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait, but none for a partition that is locked.
     fn try_lock_partition(
         &self,
         disk: &Disk,
@@ -135,7 +136,7 @@ pub trait Handover {
     /// Returns the number removed.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; some objects may have been removed.
     fn remove(
         &self,
         disk: &Disk,
@@ -155,7 +156,7 @@ pub trait Handover {
     /// while it may be committed.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; some of it may have been removed.
     fn purge(&self, disk: &Disk, at: PartitionKey, purge: &Purge) -> Result<(), DiskError>;
 
     /// State of one object, for [`Handover::remove_unchanged`] and
@@ -168,7 +169,7 @@ pub trait Handover {
     /// Removes an object; false if its state has changed.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; the object may be gone, or a part of it.
     fn remove_unchanged(
         &self,
         disk: &Disk,
@@ -180,7 +181,7 @@ pub trait Handover {
     /// changed, or something else stays.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As [`Handover::remove_unchanged`].
     fn remove_own(
         &self,
         disk: &Disk,
@@ -193,7 +194,7 @@ pub trait Handover {
     /// Quarantines an object; false if its state has changed.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; the object may be in quarantine all the same.
     fn quarantine_unchanged(
         &self,
         disk: &Disk,

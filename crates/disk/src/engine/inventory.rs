@@ -24,8 +24,9 @@ pub enum Sendable {
 
 /// The replicator's view of a device's objects.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
+/// A partition that another process keeps locked is `Io`.
 pub trait Inventory {
     /// Partitions of a policy, in order. May create the policy's directories.
     ///
@@ -44,7 +45,8 @@ pub trait Inventory {
     /// cache are searched for. May remove obsolete files.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait, and `NotExist` for a partition that is removed meanwhile. A
+    /// suffix that cannot be hashed is no error, and left out.
     fn suffix_hashes(
         &self,
         disk: &Disk,
@@ -83,7 +85,8 @@ pub trait Inventory {
     /// the sender becomes durable.
     ///
     /// # Errors
-    /// As every call of this trait; a broken object is no error, and not held.
+    /// `Unreadable` for a disk's first error. A broken object is none: it is quarantined, and not
+    /// held.
     fn held(
         &self,
         disk: &Disk,
@@ -95,7 +98,8 @@ pub trait Inventory {
     /// Opens an object for sending. Objects of up to `inline_limit` bytes are read and verified.
     ///
     /// # Errors
-    /// `Unreadable` or `Unlike` for content that cannot be sent now.
+    /// `Unreadable` for a disk's first error, `StateChanged` to try again. After `Device` no other
+    /// object of the device can be sent.
     fn open_to_send(
         &self,
         disk: &Disk,

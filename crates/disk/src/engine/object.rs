@@ -51,13 +51,13 @@ impl Seen {
 
 /// An upload in progress; dropped without a commit, it is discarded.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
 pub trait ObjectWriter: Send {
     /// Appends.
     ///
     /// # Errors
-    /// `NoSpace` where the device is full, or its reserve would be used.
+    /// `NoSpace` where the device is full, or its reserve has been spent.
     fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError>;
 
     fn written(&self) -> u64;
@@ -70,8 +70,9 @@ pub trait ObjectWriter: Send {
     /// `X-Object-Sysmeta-Ec-Frag-Index`; the name is added.
     ///
     /// # Errors
-    /// `XattrNotSupported`, or as [`ObjectWriter::write`]. A failure leaves the object as it was, or the
-    /// new one without the promise that it is durable.
+    /// As [`ObjectWriter::write`], here or in the [`Step`]; `BadFragment` for a wrong index,
+    /// `XattrNotSupported`, `Io` for missing metadata. A failure leaves the object as it was, or
+    /// the new one without the promise that it is durable.
     fn commit(
         self: Box<Self>,
         metadata: Metadata,
@@ -81,14 +82,15 @@ pub trait ObjectWriter: Send {
 
 /// Requests on objects. A write is durable, and may be acknowledged, when its [`Step`] has ended.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
 pub trait ObjectEngine: Send + Sync {
     /// Opens an object, or its metadata alone.
     ///
     /// # Errors
-    /// `NotExist`, `Deleted` or `Expired` without an object to read; `Quarantined` for a broken one,
-    /// `Unreadable` for a disk's first error, `Collision` for another name, `StateChanged` to try again.
+    /// `NotExist`, `Deleted` or `Expired` without an object to read; `Quarantined` for a broken
+    /// one, `Unreadable` for a disk's first error, `Collision` for another name, `StateChanged` to
+    /// try again, `XattrNotSupported`.
     fn open(
         &self,
         disk: &Disk,
@@ -100,7 +102,8 @@ pub trait ObjectEngine: Send + Sync {
     /// more than a read is needed.
     ///
     /// # Errors
-    /// As [`ObjectEngine::open`].
+    /// As [`ObjectEngine::open`]; an engine on a disk gives `None` for all but `NotExist` and
+    /// `Deleted`.
     fn open_cached(
         &self,
         disk: &Disk,
@@ -111,7 +114,7 @@ pub trait ObjectEngine: Send + Sync {
     /// Begins an upload of `size` bytes, if known. With `hash`, computes the MD5.
     ///
     /// # Errors
-    /// `NoSpace` where `size` does not fit.
+    /// `NoSpace` where `size` does not fit; an engine may notice at the commit only.
     fn create(
         &self,
         disk: &Disk,
@@ -136,7 +139,8 @@ pub trait ObjectEngine: Send + Sync {
     /// Makes a stored fragment durable. A no-op in policies without erasure coding.
     ///
     /// # Errors
-    /// `NotExist` without such a fragment.
+    /// Without such a fragment `NotExist`, here or in the [`Step`], or `Io` from `diskfile`; none
+    /// where it is durable, or a version that replaces it is.
     fn make_durable(
         &self,
         disk: &Disk,
@@ -149,7 +153,7 @@ pub trait ObjectEngine: Send + Sync {
     /// requires its `Content-Type-Timestamp`.
     ///
     /// # Errors
-    /// As [`ObjectWriter::commit`].
+    /// As [`ObjectWriter::commit`], without `BadFragment`.
     fn write_metadata(
         &self,
         disk: &Disk,
@@ -160,7 +164,7 @@ pub trait ObjectEngine: Send + Sync {
     /// Replaces the object by a tombstone. `seen` is the note of an older version.
     ///
     /// # Errors
-    /// As [`ObjectWriter::commit`].
+    /// As [`ObjectEngine::write_metadata`].
     fn delete(
         &self,
         disk: &Disk,

@@ -65,13 +65,14 @@ pub struct Relinked {
 /// Capability of giving objects a second name and removing the first. A name is removed only once
 /// the other is durable: the caller syncs in between, once for many.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
+/// A partition that another process keeps locked is `Io`.
 pub trait Relinking: Send + Sync {
     /// Links the valid files of objects into their new partitions; one result per object.
     ///
     /// # Errors
-    /// As every call of this trait; a link of one object that fails is in its result.
+    /// As every call of this trait; a file that cannot be linked is counted in its object's result.
     fn link(
         &self,
         disk: &Disk,
@@ -89,7 +90,7 @@ pub trait Relinking: Send + Sync {
     /// their number.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; some names may have been removed.
     fn unlink(&self, disk: &Disk, objects: &[(Move, OldNames)]) -> Result<usize, DiskError>;
 
     /// Removes an empty partition; false if it is not empty.

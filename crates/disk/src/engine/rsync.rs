@@ -22,7 +22,8 @@ pub trait Rsync: Send + Sync {
     /// `age`.
     ///
     /// # Errors
-    /// The device's.
+    /// `Io` or `ReadOnly` where the object's folder cannot be read or a file not removed; none
+    /// where they are gone.
     fn remove_temporary(
         &self,
         disk: &Disk,

@@ -28,8 +28,8 @@ pub struct Figure {
 
 /// An engine's own work on a device.
 ///
-/// Errors are a device's: `Device` where it is out of service, `Io`, `NoSpace` or `ReadOnly` where its
-/// file system refuses. What is said below comes beside them.
+/// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
+/// its file system refuses. The errors named at a call come beside them.
 pub trait Upkeep {
     /// Removes old leftovers of interrupted operations of a policy. Called at the start of each
     /// replicator pass.
@@ -49,7 +49,8 @@ pub trait Upkeep {
     /// same.
     ///
     /// # Errors
-    /// The device cannot be opened: what it holds is damaged, or of a later format.
+    /// `Device` where it is not mounted, `Io` where another process has its files locked, they
+    /// cannot be read, or they are of a later format.
     fn open_device(&self, _disk: &Disk) -> Result<(), DiskError> {
         Ok(())
     }
@@ -57,7 +58,7 @@ pub trait Upkeep {
     /// One bounded step of maintenance on a device, as background work.
     ///
     /// # Errors
-    /// As every call of this trait.
+    /// As every call of this trait; the work of other policies is done all the same.
     fn maintain(&self, _disk: &Disk) -> Result<NextUpkeep, DiskError> {
         Ok(NextUpkeep::After(Duration::from_secs(60)))
     }
