@@ -207,6 +207,8 @@ pub(crate) struct Content {
     /// order.
     appended: Vec<Range<u64>>,
     size: u64,
+    /// The size that was set last, which the file has at least.
+    resized: u64,
     /// The least size to which the file was truncated below its base: a version of another writer is
     /// truncated to it too.
     cut: Option<u64>,
@@ -220,6 +222,7 @@ impl Content {
         Content {
             base_end: base.bytes,
             size: base.bytes,
+            resized: 0,
             base,
             written: Extents::default(),
             copies: Extents::default(),
@@ -307,6 +310,9 @@ impl Content {
         self.cut = later.iter().copied().min().filter(|cut| *cut < bytes);
         self.base = Layout::own(bytes, false);
         self.base_end = self.cut.unwrap_or(bytes);
+        if self.resized <= bytes {
+            self.resized = 0;
+        }
         self.copies = Extents::default();
     }
 
@@ -342,6 +348,9 @@ impl Content {
         }
         if size < self.size {
             self.shrunk.push(size);
+        }
+        if size != self.size {
+            self.resized = size;
         }
         self.base_end = self.base_end.min(size);
         self.written.truncate(size);
@@ -460,16 +469,12 @@ impl Content {
 
     /// Replaces the base by another writer's version; appended bytes move behind it.
     pub(crate) fn rebase(&mut self, base: Layout) {
-        let was_as_base = self.size == self.base.bytes;
         match self.cut {
             Some(cut) => self.base_end = cut.min(base.bytes),
             None => {
                 self.append_behind(base.bytes);
                 self.base_end = base.bytes;
-                self.size = match was_as_base {
-                    true => base.bytes.max(self.written.end()),
-                    false => base.bytes.max(self.size),
-                };
+                self.size = base.bytes.max(self.written.end()).max(self.resized);
             }
         }
         self.base = base;
@@ -487,7 +492,6 @@ impl Content {
         if crate::simulated::has(crate::simulated::Plant::AppendsInPlace) {
             return;
         }
-        let had_end = self.size == self.written.end().max(self.base_end);
         let (old, ranges) = (
             std::mem::take(&mut self.written),
             std::mem::take(&mut self.appended),
@@ -519,9 +523,6 @@ impl Content {
         }
         for (offset, length, source) in pieces(&old, from..u64::MAX) {
             self.written.insert(offset, length, source);
-        }
-        if had_end {
-            self.size = self.written.end();
         }
     }
 }

@@ -85,6 +85,52 @@ fn a_foreign_version_is_cut_where_the_file_was() {
 }
 
 #[test]
+fn an_extension_outlives_longer_and_shorter_versions() {
+    let budget = Arc::default();
+    let mut content = Content::of(Layout::own(2, true));
+    content.resize(5);
+    content.rebase(Layout::own(7, true));
+    assert_eq!(shown(&content), "ABCDEFG");
+    content.write(0, 1, memory(&budget, "x"));
+    content.rebase(Layout::own(1, true));
+    assert_eq!(shown(&content), "x0000");
+    content.resize(3);
+    content.rebase(Layout::own(1, true));
+    assert_eq!(shown(&content), "x00");
+    // Shorter than it was, and longer than all that was written.
+    let mut content = Content::of(Layout::own(2, true));
+    content.write(7, 1, memory(&budget, "y"));
+    content.resize(4);
+    content.rebase(Layout::own(2, true));
+    assert_eq!(shown(&content), "AB00");
+}
+
+/// What was in a version that others have replaced is theirs to keep or to overwrite.
+#[test]
+fn what_was_stored_is_not_written_again() {
+    let budget = Arc::default();
+    let name = ObjectName::new("c", "s");
+    let segment = Arc::new(Segment { name, bytes: 3 });
+    let needed = HashSet::from([segment.clone()]);
+    let mut content = Content::of(Layout::own(2, true));
+    content.append(3, memory(&budget, "xyz"));
+    content.moved(2, 3, FileSource::Segment { segment, offset: 0 });
+    let shrunk = content.shrunk();
+    let (mut cut, mut later) = (content.clone(), content.clone());
+    content.overtaken(5, shrunk, &needed);
+    content.rebase(Layout::own(4, true));
+    assert_eq!(shown(&content), "ABCD");
+    later.append(1, memory(&budget, "!"));
+    later.overtaken(5, shrunk, &needed);
+    later.rebase(Layout::own(7, true));
+    assert_eq!(shown(&later), "ABCDEFG!");
+    cut.resize(3);
+    cut.overtaken(5, shrunk, &needed);
+    cut.rebase(Layout::own(8, true));
+    assert_eq!(shown(&cut), "ABC");
+}
+
+#[test]
 fn what_was_appended_goes_behind_a_foreign_version() {
     let budget = Arc::default();
     let of = |bytes: u64| Content::of(Layout::own(bytes, true));
