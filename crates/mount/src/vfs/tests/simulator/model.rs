@@ -75,6 +75,13 @@ pub(super) struct Model {
     pub(super) log: Vec<String>,
 }
 
+/// Is `content` a version with some changes that follow each other?
+fn shows(base: &[u8], ops: &[&Op], content: &[u8]) -> bool {
+    let ends = (0..=ops.len()).rev();
+    let mut ranges = ends.flat_map(|end| (0..=end).map(move |start| start..end));
+    ranges.any(|range| is_shown(base, &ops[range], content))
+}
+
 /// The bytes in a report: runs of equal records are shortened.
 pub(super) fn shown(content: &[u8]) -> String {
     let text = String::from_utf8_lossy(content).replace('\0', "_");
@@ -320,15 +327,13 @@ impl Model {
                     continue;
                 }
                 seen += 1;
-                let mut upto = (0..=ops.len()).rev();
-                if upto.any(|n| is_shown(&version.content, &ops[..n], content)) {
+                if shows(&version.content, &ops, content) {
                     return;
                 }
             }
         }
         // It may not be on the store yet.
-        let mut upto = (0..=ops.len()).rev();
-        if (seen == 0 || !is_clean) && upto.any(|n| is_shown(&[], &ops[..n], content)) {
+        if (seen == 0 || !is_clean) && shows(&[], &ops, content) {
             return;
         }
         let versions = node.paths.iter().filter_map(|path| self.versions.get(path));
