@@ -425,9 +425,9 @@ fn a_seed_determines_everything() {
     }
 }
 
-/// The first seed that finds a planted bug.
+/// The first seed that finds a planted bug, of others than those that have to be clean.
 fn found(bug: Bug) -> Option<u64> {
-    (0..300).find(|seed| run(*seed, Some(bug)).wrong.is_some())
+    (100..400).find(|seed| run(*seed, Some(bug)).wrong.is_some())
 }
 
 #[test]
