@@ -44,6 +44,10 @@ pub struct AccountReaperConfig {
 }
 
 impl AccountReaperConfig {
+    /// Reads the options of `[account-reaper]`.
+    ///
+    /// # Errors
+    /// A value is no number, or out of its range.
     pub fn read(section: &Section) -> Result<Self, ConfError> {
         let concurrency = section.usize_or("concurrency", 25)?;
         if !(1..=1024).contains(&concurrency) {

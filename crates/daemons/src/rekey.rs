@@ -142,7 +142,10 @@ impl Tally {
 
 /// Observer of a walk.
 pub trait Watch {
-    /// Called after each page. An error ends the walk.
+    /// Called after each page.
+    ///
+    /// # Errors
+    /// The observer's, such as of a file that it writes. It ends the walk.
     fn page(&mut self, place: &Position, tally: &Tally) -> std::io::Result<()>;
     /// Called when a request about an object or a container fails.
     fn failed(&mut self, error: &InternalClientError);

@@ -146,6 +146,9 @@ pub fn bytes(text: &str) -> Option<u64> {
 }
 
 /// Reads a workload; `file` is its name in errors.
+///
+/// # Errors
+/// It is not UTF-8, of no known format, or a value of it is wrong: the error names the line.
 pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, WorkloadError> {
     let text = error::text_of(file, bytes)?;
     let format = options.format.unwrap_or_else(|| Format::detect(text));

@@ -25,6 +25,9 @@ pub trait Link {
     fn meta(&self) -> DriverMeta;
 
     /// Starts a stage at a time of the controller's clock.
+    ///
+    /// # Errors
+    /// Its thread cannot be started, or its connection has ended, in words for a person.
     fn start(&mut self, number: u32, stage: &Stage, begin_at: f64) -> Result<(), String>;
 
     fn end_work(&mut self, work: u32);
