@@ -13,30 +13,17 @@ use bytes::Bytes;
 
 use crate::attributes::Kind;
 use crate::commit::{Committer, random_id};
-use crate::store::{Expect, Headers, ObjectName, Result, SEGMENTS, Store, StoreError, Why};
+use crate::store::{
+    Expect, Headers, ID_CHARS, ObjectName, Result, Store, StoreError, Why, is_home, is_id,
+    links_folder as folder,
+};
 
-const ID_CHARS: usize = 32;
 const LINE_BYTES: u64 = ID_CHARS as u64 + 1;
 const PARAMETER: &str = "hard-link=";
 /// Maximum swaps of a table lost to other mounts.
 const SWAPS_MAX: u32 = 50;
 /// Maximum number of names of a file.
 pub(crate) const NAMES_MAX: usize = 65_000;
-
-/// Name prefix of all files with several names.
-pub(crate) fn folder() -> String {
-    format!("{SEGMENTS}/links/")
-}
-
-fn is_id(text: &str) -> bool {
-    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.len() == ID_CHARS && text.bytes().all(is_digit)
-}
-
-/// Is an object one to which hard links lead?
-pub(crate) fn is_home(name: &str) -> bool {
-    name.strip_prefix(&folder()).is_some_and(is_id)
-}
 
 /// Is it the entry of a name, as a sweep writes it down?
 pub(crate) fn is_entry(text: &str) -> bool {

@@ -20,6 +20,24 @@ pub(crate) use swift::{SwiftStore, options};
 /// Name prefix of the mount's own objects in a container.
 pub(crate) const SEGMENTS: &str = ".segments";
 
+/// Length of the ids of files.
+pub(crate) const ID_CHARS: usize = 32;
+
+/// Name prefix of all files with several names.
+pub(crate) fn links_folder() -> String {
+    format!("{SEGMENTS}/links/")
+}
+
+pub(crate) fn is_id(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == ID_CHARS && text.bytes().all(is_digit)
+}
+
+/// Is an object one to which hard links lead?
+pub(crate) fn is_home(name: &str) -> bool {
+    name.strip_prefix(&links_folder()).is_some_and(is_id)
+}
+
 /// Id of the file that a segment was created for.
 pub(crate) fn file_id(segment: &str) -> Option<&str> {
     let (folder, name) = segment.split_once('/')?;

@@ -83,7 +83,7 @@ fn parse_found(text: &[u8]) -> BTreeMap<String, i64> {
     let line = |line: &str| {
         let (seconds, name) = line.split_once(' ')?;
         let seconds = seconds.parse().ok()?;
-        let is_swept = is_ours(name) || crate::links::is_entry(name) || crate::links::is_home(name);
+        let is_swept = is_ours(name) || crate::links::is_entry(name) || crate::store::is_home(name);
         is_swept.then(|| (name.to_owned(), seconds))
     };
     text.lines().filter_map(line).collect()
@@ -216,7 +216,7 @@ impl<S: Store> Committer<S> {
         let mut inventory = Inventory::default();
         let (prefix, pins) = (format!("{SEGMENTS}/"), pins_of(""));
         let (found, times) = (format!("{SEGMENTS}/sweep"), format!("{SEGMENTS}/time/"));
-        let links = crate::links::folder();
+        let links = crate::store::links_folder();
         let lease = PIN_LEASE.as_secs() as i64;
         let mut marker = String::new();
         loop {
@@ -309,7 +309,7 @@ impl<S: Store> Committer<S> {
     async fn large_objects(&self, links: &mut links::Links) -> Result<Vec<String>> {
         let (mut large, mut marker) = (Vec::new(), String::new());
         let (own, behind_own) = (format!("{SEGMENTS}/"), format!("{SEGMENTS}0"));
-        let homes = crate::links::folder();
+        let homes = crate::store::links_folder();
         loop {
             let rows = self.store.list("", &marker, true, 0).await?;
             let Some(last) = rows.last() else {
@@ -334,7 +334,7 @@ impl<S: Store> Committer<S> {
                     continue;
                 };
                 links.take(&content_type);
-                let is_file = !name.starts_with(&own) || crate::links::is_home(&name);
+                let is_file = !name.starts_with(&own) || crate::store::is_home(&name);
                 if is_file && (is_manifest || bytes > self.limits.whole_bytes) {
                     large.push(name);
                 }
@@ -409,7 +409,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_read(text in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
-            let is_known = |name: &String| is_ours(name) || name.starts_with(&crate::links::folder());
+            let is_known = |name: &String| is_ours(name) || name.starts_with(&crate::store::links_folder());
             proptest::prop_assert!(parse_found(&text).keys().all(is_known));
         }
 

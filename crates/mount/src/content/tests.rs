@@ -105,7 +105,7 @@ fn an_extension_outlives_longer_and_shorter_versions() {
     assert_eq!(shown(&content), "AB00");
 }
 
-/// What was in a version that others have replaced is theirs to keep or to overwrite.
+/// Bytes of a version that others have replaced are theirs to keep or to overwrite.
 #[test]
 fn what_was_stored_is_not_written_again() {
     let budget = Arc::default();

@@ -17,9 +17,8 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     Expect, Form, Headers, ObjectName, Part, Result, Row, Segment, Stat, Store, StoreError, Usage,
-    Why,
+    Why, is_home,
 };
-use crate::links::is_home;
 use crate::time::Time;
 
 /// Headers that a POST or PUT without them would remove.

@@ -25,7 +25,7 @@ pub(super) struct Links {
 impl Homes {
     /// Takes an object below `.segments/` if it is one of a file with several names.
     pub(super) fn take(&mut self, name: &str, bytes: u64) {
-        if crate::links::is_home(name) {
+        if crate::store::is_home(name) {
             self.objects.insert(name.to_owned(), bytes);
         } else if let Some(home) = crate::links::home_of_table(name) {
             self.tables.insert(home.to_owned());

@@ -127,7 +127,7 @@ async fn an_open_file_is_read_behind_its_last_name() {
     assert_eq!(store.names(), [""; 0]);
 }
 
-/// Who has a file open on one host goes on writing it when another host makes its first hard link.
+/// A file that is open on one host is written on when another host makes its first hard link.
 #[tokio::test]
 async fn open_files_follow_the_first_link() {
     let store = MemoryStore::default();
@@ -276,7 +276,7 @@ fn now() -> SweepOptions {
     }
 }
 
-/// What a kill leaves between the entry of a name and the name itself.
+/// A kill between the entry of a name and the name itself leaves the entry.
 #[tokio::test]
 async fn a_sweep_removes_entries_without_names() {
     let store = MemoryStore::default();

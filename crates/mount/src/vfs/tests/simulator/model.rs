@@ -277,7 +277,7 @@ impl Model {
 
     /// Is a version the one before with a node's changes? Those are stored then.
     fn explain(&mut self, mount: usize, name: &str, before: Option<&[u8]>, after: &[u8]) -> bool {
-        // What was removed elsewhere is there again with its last writes.
+        // A file removed elsewhere is there again with its last writes.
         let gone = self.versions.get(name).map(Vec::as_slice);
         let gone = gone.unwrap_or_default().iter().rev();
         let gone = gone.map(|version| &version.content[..]);

@@ -382,7 +382,7 @@ impl Program {
         match self.roll(8) {
             0 | 1 => self.unlink(one).await,
             2..=4 => {
-                // What is appended stays apart from what has places.
+                // Appended bytes stay apart from what has places.
                 if one.contains("log") == two.contains("log") {
                     self.rename(one, two).await;
                 }
