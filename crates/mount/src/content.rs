@@ -290,21 +290,38 @@ impl Content {
         self.shrunk.len()
     }
 
-    /// A version with these writes was stored, and others have replaced it: it becomes the base. Its
-    /// segments may go with it at any time, and their bytes are written no more.
-    pub(crate) fn overtaken(&mut self, bytes: u64, shrunk: usize, needed: &HashSet<Arc<Segment>>) {
+    /// The local writes.
+    pub(crate) fn written(&self) -> &Extents<FileSource> {
+        &self.written
+    }
+
+    /// A version with the writes `stored` was stored, and others have replaced it: it becomes the base.
+    /// Those writes are made no more: they would go over the bytes of others, and segments of that
+    /// version may go with it at any time.
+    pub(crate) fn overtaken(
+        &mut self,
+        bytes: u64,
+        shrunk: usize,
+        needed: &HashSet<Arc<Segment>>,
+        stored: &Extents<FileSource>,
+    ) {
         self.place(bytes);
-        let is_stored = |source: &FileSource| match source {
-            FileSource::Segment { segment, .. } => needed.contains(segment),
-            _ => false,
-        };
-        let stored = self.written.iter();
-        let stored: Vec<(u64, u64)> = stored
-            .filter(|(_, _, source)| is_stored(source))
-            .map(|(offset, length, _)| (offset, length))
-            .collect();
-        for (offset, length) in stored {
-            self.written.remove(offset..offset + length);
+        let mut over: Vec<Range<u64>> = Vec::new();
+        for (offset, length, source) in self.written.iter() {
+            match source {
+                FileSource::Segment { segment, .. } if needed.contains(segment) => {
+                    over.push(offset..offset + length);
+                }
+                FileSource::Memory { .. } => {
+                    let same = pieces(stored, offset..offset + length)
+                        .filter(|(at, _, was)| was.goes_on_as(0, &source.at(at - offset)));
+                    over.extend(same.map(|(at, length, _)| at..at + length));
+                }
+                _ => {}
+            }
+        }
+        for range in over {
+            self.written.remove(range);
         }
         let later = self.shrunk.get(shrunk..).unwrap_or_default();
         self.cut = later.iter().copied().min().filter(|cut| *cut < bytes);

@@ -250,9 +250,11 @@ impl<S: Store> Vfs<S> {
     /// time changes as modified.
     fn absorb(&self, state: &mut State, stat: Stat, asked: Instant) {
         let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
-        if state.is_local() || is_outdated {
+        let is_overtaken = state.asked.is_some_and(|at| at > asked);
+        if state.is_local() || is_outdated || is_overtaken {
             return;
         }
+        state.asked = Some(asked);
         let is_same = state.etag.as_ref() == Some(&stat.etag) && state.form == stat.form;
         if !is_same {
             state.is_loaded = false;
@@ -285,11 +287,19 @@ impl<S: Store> Vfs<S> {
         state.fresh_until = Instant::now() + self.options.fresh;
     }
 
+    /// The state of a newly found object, before anything of it but its kind is known.
+    fn unread(&self, stat: &Stat) -> State {
+        let kind = Kind::of_content_type(&stat.headers.content_type);
+        State::new(Attributes::default_of(
+            kind,
+            stat.changed,
+            self.options.defaults,
+        ))
+    }
+
     /// The state of a newly found object.
     fn state_of(&self, stat: Stat) -> State {
-        let kind = Kind::of_content_type(&stat.headers.content_type);
-        let attributes = Attributes::default_of(kind, stat.changed, self.options.defaults);
-        let mut state = State::new(attributes);
+        let mut state = self.unread(&stat);
         self.absorb(&mut state, stat, Instant::now());
         state
     }
@@ -387,7 +397,7 @@ impl<S: Store> Vfs<S> {
                     // Another object is there now, which is another node, or the same one has got
                     // further names.
                     let known = is_same_kind.then_some(node);
-                    let now = tree.lead(path, &home, known, self.state_of(*stat.clone()));
+                    let now = tree.lead(path, &home, known, self.unread(&stat));
                     self.found_again(&now, *stat, links, asked);
                     return Ok(now);
                 }
@@ -417,7 +427,7 @@ impl<S: Store> Vfs<S> {
         match found? {
             Found::Object(stat) => {
                 let home = stat.home.as_deref().unwrap_or(path);
-                let node = tree.lead(path, home, None, self.state_of(*stat.clone()));
+                let node = tree.lead(path, home, None, self.unread(&stat));
                 self.found_again(&node, *stat, links, asked);
                 Ok(node)
             }

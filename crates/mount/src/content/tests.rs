@@ -105,29 +105,38 @@ fn an_extension_outlives_longer_and_shorter_versions() {
     assert_eq!(shown(&content), "AB00");
 }
 
-/// Bytes of a version that others have replaced are theirs to keep or to overwrite.
+/// Bytes of a version that others have replaced are theirs to keep or to overwrite, whether they were
+/// stored as a segment or as a part of one object.
 #[test]
 fn what_was_stored_is_not_written_again() {
     let budget = Arc::default();
-    let name = ObjectName::new("c", "s");
-    let segment = Arc::new(Segment { name, bytes: 3 });
-    let needed = HashSet::from([segment.clone()]);
-    let mut content = Content::of(Layout::own(2, true));
-    content.append(3, memory(&budget, "xyz"));
-    content.moved(2, 3, FileSource::Segment { segment, offset: 0 });
-    let shrunk = content.shrunk();
-    let (mut cut, mut later) = (content.clone(), content.clone());
-    content.overtaken(5, shrunk, &needed);
-    content.rebase(Layout::own(4, true));
-    assert_eq!(shown(&content), "ABCD");
-    later.append(1, memory(&budget, "!"));
-    later.overtaken(5, shrunk, &needed);
-    later.rebase(Layout::own(7, true));
-    assert_eq!(shown(&later), "ABCDEFG!");
-    cut.resize(3);
-    cut.overtaken(5, shrunk, &needed);
-    cut.rebase(Layout::own(8, true));
-    assert_eq!(shown(&cut), "ABC");
+    for is_large in [true, false] {
+        let name = ObjectName::new("c", "s");
+        let segment = Arc::new(Segment { name, bytes: 3 });
+        let needed = HashSet::from([segment.clone()]);
+        let mut content = Content::of(Layout::own(2, true));
+        content.append(3, memory(&budget, "xyz"));
+        if is_large {
+            content.moved(2, 3, FileSource::Segment { segment, offset: 0 });
+        }
+        let (shrunk, stored) = (content.shrunk(), content.written().clone());
+        let (mut cut, mut later, mut over) = (content.clone(), content.clone(), content.clone());
+        content.overtaken(5, shrunk, &needed, &stored);
+        content.rebase(Layout::own(4, true));
+        assert_eq!(shown(&content), "ABCD");
+        later.append(1, memory(&budget, "!"));
+        later.overtaken(5, shrunk, &needed, &stored);
+        later.rebase(Layout::own(7, true));
+        assert_eq!(shown(&later), "ABCDEFG!");
+        cut.resize(3);
+        cut.overtaken(5, shrunk, &needed, &stored);
+        cut.rebase(Layout::own(8, true));
+        assert_eq!(shown(&cut), "ABC");
+        over.write(3, 1, memory(&budget, "?"));
+        over.overtaken(5, shrunk, &needed, &stored);
+        over.rebase(Layout::own(6, true));
+        assert_eq!(shown(&over), "ABC?EF", "written since");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::chance;
 use crate::commit::Target;
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
+use crate::extents::Extents;
 use crate::history;
 use crate::store::{
     Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look, file_id,
@@ -157,6 +158,7 @@ impl<S: Store> Vfs<S> {
             // Uploaded segments are kept in any case, so they need not be uploaded again.
             state.content = content;
             let prepared = prepared?;
+            let written = state.content.written().clone();
             if state.attempts.len() >= ATTEMPTS_MAX {
                 state.attempts.remove(0);
             }
@@ -164,6 +166,7 @@ impl<S: Store> Vfs<S> {
                 token,
                 end,
                 needed: prepared.needed.clone(),
+                written,
                 shrunk,
                 is_in_doubt: false,
                 is_current: true,
@@ -253,13 +256,16 @@ impl<S: Store> Vfs<S> {
             let mut state = node.state.lock();
             let attempts = state.attempts.iter().rev();
             let mut found = attempts.filter(|attempt| history::has(&stat.headers, &attempt.token));
-            let found = found
-                .next()
-                .map(|a| (a.end, a.is_current, a.needed.clone(), a.shrunk));
-            match found {
-                Some((_, true, needed, _)) => (Some(needed), true),
-                Some((end, false, needed, shrunk)) => {
-                    state.content.overtaken(end, shrunk, &needed);
+            match found.next().cloned() {
+                Some(attempt) if attempt.is_current => (Some(attempt.needed), true),
+                Some(Attempt {
+                    end,
+                    shrunk,
+                    needed,
+                    written,
+                    ..
+                }) => {
+                    state.content.overtaken(end, shrunk, &needed, &written);
                     // It has replaced the version that all other attempts expected.
                     state.attempts.clear();
                     (None, true)
@@ -267,6 +273,7 @@ impl<S: Store> Vfs<S> {
                 None => {
                     for attempt in &mut state.attempts {
                         attempt.is_in_doubt = false;
+                        attempt.written = Extents::default();
                     }
                     (None, is_moved || expected.as_ref() != Some(&stat.etag))
                 }

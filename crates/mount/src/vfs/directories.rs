@@ -168,10 +168,15 @@ impl<S: Store> Vfs<S> {
             if tree.was_removed(&path) || !position.told.insert(name.to_owned()) {
                 continue;
             }
-            let node = match tree.at(&path) {
-                _ if link_of(row).is_some() => self.listed_link(&mut tree, &path, row, until),
-                Some(node) => self.listed_again(&mut tree, &path, node, row, (asked, until)),
-                None => tree.add(&path, self.listed(row, until)),
+            let node = match (link_of(row), tree.at(&path)) {
+                (Some(link), known) => {
+                    let home = link.home();
+                    self.listed_link(&mut tree, (&path, &home), known, self.listed(row, until))
+                }
+                (None, Some(node)) => {
+                    self.listed_again(&mut tree, &path, node, row, (asked, until))
+                }
+                (None, None) => tree.add(&path, self.listed(row, until)),
             };
             let kind = node.state.lock().attributes.kind;
             position.entries.push(DirectoryEntry {
@@ -186,17 +191,16 @@ impl<S: Store> Vfs<S> {
     fn listed_link(
         &self,
         tree: &mut super::Tree,
-        path: &str,
-        row: &Row,
-        until: Instant,
+        (path, home): (&str, &str),
+        known: Option<Arc<Node>>,
+        listed: State,
     ) -> Arc<Node> {
-        let home = link_of(row).map_or_else(|| path.to_owned(), |link| link.home());
-        let known = tree.at(path);
-        match &known {
-            Some(node) if tree.home(path).as_ref() == Some(&home) => node.clone(),
+        let leads_there = tree.home(path).as_deref() == Some(home);
+        match known {
+            Some(node) if leads_there => node,
             // Changed here since: the store decides when it is looked up.
-            Some(node) if node.state.lock().changed_within(LISTING_LAG) => node.clone(),
-            Some(_) | None => tree.lead(path, &home, None, self.listed(row, until)),
+            Some(node) if node.state.lock().changed_within(LISTING_LAG) => node,
+            Some(_) | None => tree.lead(path, home, None, listed),
         }
     }
 

@@ -275,12 +275,7 @@ impl<S: Store> Vfs<S> {
         let delete = || self.store.delete(from, Expect::Anything);
         insist(delete).await?;
         self.leave(node, &old).await;
-        let mut tree = self.tree.lock();
-        tree.rename(from, to);
-        tree.removed(from);
-        let mut state = node.state.lock();
-        state.changed_here = Some(Instant::now());
-        state.ctime = Time::now();
+        self.renamed(from, to, node);
         Ok(())
     }
 }

@@ -39,6 +39,14 @@ impl Known {
     }
 }
 
+fn both_stay(name: &str, new: &str) {
+    tracing::warn!(
+        name,
+        new,
+        "both names were written during a rename: both stay"
+    );
+}
+
 /// Is it a hard link to this object?
 fn leads_to(stat: &Stat, home: &str) -> bool {
     HardLink::of_content_type(&stat.headers.content_type).is_some_and(|link| link.home() == home)
@@ -129,13 +137,18 @@ impl<S: Store> Vfs<S> {
             self.seen_again(from, node).await?;
         }
         self.committer.unshare(shared).await;
+        self.renamed(from, to, node);
+        Ok(())
+    }
+
+    /// Records that a name has moved on the store.
+    pub(super) fn renamed(&self, from: &str, to: &str, node: &Node) {
         let mut tree = self.tree.lock();
         tree.rename(from, to);
         tree.removed(from);
         let mut state = node.state.lock();
         state.changed_here = Some(Instant::now());
         state.ctime = Time::now();
-        Ok(())
     }
 
     /// Copies the known version; returns its ETag, or `None` if another one is there.
@@ -246,6 +259,8 @@ impl<S: Store> Vfs<S> {
         copies.try_collect::<()>().await?;
         if let Some(target) = &target {
             self.unlinked(to, target);
+            // What was copied is there now, also if the old names cannot be removed.
+            self.tree.lock().present(to);
         }
         let deletions = found
             .iter()
@@ -301,11 +316,7 @@ impl<S: Store> Vfs<S> {
                     if !copied.contains(&there.etag)
                         && !history::follows(&stat.headers, &there.headers) =>
                 {
-                    tracing::warn!(
-                        name,
-                        new,
-                        "both names were written during a rename: both stay"
-                    );
+                    both_stay(name, new);
                     return Ok(());
                 }
                 Ok(_) => {}
@@ -389,11 +400,7 @@ impl<S: Store> Vfs<S> {
                     }
                 }
                 Ok(there) if there.changed > begun => {
-                    tracing::warn!(
-                        name,
-                        new,
-                        "both names were written during a rename: both stay"
-                    );
+                    both_stay(name, new);
                     return Ok(());
                 }
                 Ok(_) => self.store.copy(name, new, None).await?,
@@ -462,11 +469,7 @@ impl<S: Store> Vfs<S> {
         match self.store.head_link(new).await {
             Ok(there) if leads_to(&there, &link.home()) => {}
             Ok(there) if there.changed > begun => {
-                tracing::warn!(
-                    name,
-                    new,
-                    "both names were written during a rename: both stay"
-                );
+                both_stay(name, new);
                 return Ok(());
             }
             Err(error) if error.why != Why::NotFound => return Err(error.into()),

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use crate::attributes::{Attributes, Xattrs};
-use crate::content::Content;
+use crate::content::{Content, FileSource};
+use crate::extents::Extents;
 use crate::store::{Form, Headers, Segment, StoreError};
 use crate::time::{Instant, Time};
 
@@ -28,12 +29,15 @@ pub(crate) struct Node {
 }
 
 /// A version that was sent and not acknowledged.
+#[derive(Clone)]
 pub(crate) struct Attempt {
     /// The commit's token in the file's history.
     pub(crate) token: String,
     /// End of the appended bytes that are part of it.
     pub(crate) end: u64,
     pub(crate) needed: HashSet<Arc<Segment>>,
+    /// The writes that it had over its base.
+    pub(crate) written: Extents<FileSource>,
     /// Number of times that the file had been made shorter.
     pub(crate) shrunk: usize,
     /// The answer did not tell whether it was stored.
@@ -66,6 +70,8 @@ pub(crate) struct State {
     pub(crate) fresh_until: Instant,
     /// Time of this mount's last change on the store.
     pub(crate) changed_here: Option<Instant>,
+    /// Time at which the store was asked for what is known: answers may come in another order.
+    pub(crate) asked: Option<Instant>,
     pub(crate) opens: u32,
     pub(crate) writers: u32,
     pub(crate) is_unlinked: bool,
@@ -106,6 +112,7 @@ impl State {
             has_new_attributes: false,
             fresh_until: Instant::now(),
             changed_here: None,
+            asked: None,
             opens: 0,
             writers: 0,
             is_unlinked: false,
@@ -387,9 +394,10 @@ impl Tree {
         self.absent.insert(path.to_owned(), until);
     }
 
-    /// Another mount has made a name.
+    /// A name was made, by another mount or in place of one that was removed.
     pub(crate) fn present(&mut self, path: &str) {
         self.absent.remove(path);
+        self.removed.remove(path);
     }
 
     pub(crate) fn was_absent(&self, path: &str) -> bool {
