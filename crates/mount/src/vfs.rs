@@ -342,8 +342,11 @@ impl<S: Store> Vfs<S> {
         {
             let tree = self.tree.lock();
             if let Some(node) = tree.at(path) {
-                let state = node.state.lock();
-                if state.is_local() || state.fresh_until > Instant::now() || node.ino == ROOT {
+                let (state, now) = (node.state.lock(), Instant::now());
+                // A name of several is believed for itself: another host may have replaced it.
+                let leads_here = tree.linked_until(path).is_none_or(|until| until > now);
+                let is_known = state.is_local() || state.fresh_until > now || node.ino == ROOT;
+                if leads_here && is_known {
                     drop(state);
                     return Ok(node);
                 }
@@ -375,12 +378,16 @@ impl<S: Store> Vfs<S> {
         let is_object = known.is_some_and(|node| node.state.lock().etag.is_some());
         let found = self.look(path, is_object).await;
         let links = self.links_of(&found).await?;
+        let until = Instant::now() + self.options.fresh;
         let mut tree = self.tree.lock();
         let known = tree.at(path);
         if let Some(node) = &known {
+            let leads_elsewhere = tree.home(path).is_some_and(|home| {
+                !matches!(&found, Ok(Found::Object(stat)) if stat.home.as_ref() == Some(&home))
+            });
             let mut state = node.state.lock();
             let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
-            if state.is_local() || is_outdated {
+            if is_outdated || state.is_local() && !leads_elsewhere {
                 drop(state);
                 return Ok(node.clone());
             }
@@ -390,14 +397,16 @@ impl<S: Store> Vfs<S> {
                     let is_same_kind = kind == state.attributes.kind;
                     drop(state);
                     let home = stat.home.clone().unwrap_or_else(|| path.to_owned());
-                    if is_same_kind && tree.path(node.ino).as_deref() == Some(&*home) {
-                        self.found_again(node, *stat, links, asked);
-                        return Ok(node.clone());
-                    }
-                    // Another object is there now, which is another node, or the same one has got
-                    // further names.
-                    let known = is_same_kind.then_some(node);
-                    let now = tree.lead(path, &home, known, self.unread(&stat));
+                    let is_same = tree.path(node.ino).as_deref() == Some(&*home);
+                    let now = match is_same_kind && is_same && home == path {
+                        true => node.clone(),
+                        // Another object is there now, which is another node, or the same one has
+                        // several names.
+                        false => {
+                            let known = is_same_kind.then_some(node);
+                            tree.lead(path, &home, known, self.unread(&stat), until)
+                        }
+                    };
                     self.found_again(&now, *stat, links, asked);
                     return Ok(now);
                 }
@@ -427,7 +436,7 @@ impl<S: Store> Vfs<S> {
         match found? {
             Found::Object(stat) => {
                 let home = stat.home.as_deref().unwrap_or(path);
-                let node = tree.lead(path, home, None, self.unread(&stat));
+                let node = tree.lead(path, home, None, self.unread(&stat), until);
                 self.found_again(&node, *stat, links, asked);
                 Ok(node)
             }

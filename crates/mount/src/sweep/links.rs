@@ -83,6 +83,7 @@ impl<S: Store> Committer<S> {
             match since(home) {
                 at if !gone.is_empty() || now - at >= grace => {
                     self.remove_home(home).await?;
+                    swept.segments += 1;
                     swept.removed += 1;
                     swept.removed_bytes += inventory.homes.objects.get(home).copied().unwrap_or(0);
                 }

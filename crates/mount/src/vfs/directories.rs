@@ -200,7 +200,7 @@ impl<S: Store> Vfs<S> {
             Some(node) if leads_there => node,
             // Changed here since: the store decides when it is looked up.
             Some(node) if node.state.lock().changed_within(LISTING_LAG) => node,
-            Some(_) | None => tree.lead(path, home, None, listed),
+            Some(_) | None => tree.lead(path, home, None, listed, Instant::now()),
         }
     }
 

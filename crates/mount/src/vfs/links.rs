@@ -75,7 +75,7 @@ impl<S: Store> Vfs<S> {
         }
         {
             let mut tree = self.tree.lock();
-            tree.link(&path, &node);
+            tree.link(&path, &node, Instant::now() + self.options.fresh);
             tree.looked_up(ino);
             let mut state = node.state.lock();
             state.changed_here = Some(Instant::now());

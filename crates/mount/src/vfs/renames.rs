@@ -259,7 +259,7 @@ impl<S: Store> Vfs<S> {
         copies.try_collect::<()>().await?;
         if let Some(target) = &target {
             self.unlinked(to, target);
-            // What was copied is there now, also if the old names cannot be removed.
+            // The copies are there now, also if the old names cannot be removed.
             self.tree.lock().present(to);
         }
         let deletions = found

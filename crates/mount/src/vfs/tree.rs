@@ -162,8 +162,9 @@ struct Slot {
     lookups: u64,
     /// Path of its object; `None` once it is unlinked.
     path: Option<String>,
-    /// Names that are hard links to it; the path is then that of the object to which they lead.
-    links: BTreeSet<String>,
+    /// Names that are hard links to it, and until when the store is believed that they are; the path is
+    /// then that of the object to which they lead.
+    links: BTreeMap<String, Instant>,
 }
 
 /// All nodes.
@@ -254,7 +255,7 @@ impl Tree {
             node: node.clone(),
             lookups: 0,
             path: Some(path.to_owned()),
-            links: BTreeSet::new(),
+            links: BTreeMap::new(),
         };
         self.slots.insert(ino, slot);
         node
@@ -275,34 +276,41 @@ impl Tree {
         home: &str,
         known: Option<&Arc<Node>>,
         state: State,
+        until: Instant,
     ) -> Arc<Node> {
         if path == home {
             return self.add(path, state);
         }
         if let Some(node) = self.at(home) {
-            self.link(path, &node);
+            self.link(path, &node, until);
             return node;
         }
         let node = match known {
             Some(node) if self.path(node.ino).as_deref() == Some(path) => {
                 self.rehome(node, path, home);
-                return node.clone();
+                node.clone()
             }
             _ => self.add(home, state),
         };
-        self.link(path, &node);
+        self.link(path, &node, until);
         node
     }
 
-    /// Makes a name a hard link of a node, in place of another node.
-    pub(crate) fn link(&mut self, path: &str, node: &Arc<Node>) {
+    /// Until when a name is believed to be a hard link; `None` for other names.
+    pub(crate) fn linked_until(&self, path: &str) -> Option<Instant> {
+        let slot = self.slots.get(self.by_path.get(path)?)?;
+        slot.links.get(path).copied()
+    }
+
+    /// Makes a name a hard link of a node, in place of another node; it is believed until then.
+    pub(crate) fn link(&mut self, path: &str, node: &Arc<Node>, until: Instant) {
         if self.by_path.get(path) != Some(&node.ino) {
             self.detach_path(path);
         }
         self.removed.remove(path);
         self.absent.remove(path);
         if let Some(slot) = self.slots.get_mut(&node.ino) {
-            slot.links.insert(path.to_owned());
+            slot.links.insert(path.to_owned(), until);
             self.by_path.insert(path.to_owned(), node.ino);
         }
     }
@@ -311,7 +319,7 @@ impl Tree {
     pub(crate) fn rehome(&mut self, node: &Arc<Node>, name: &str, home: &str) {
         if let Some(slot) = self.slots.get_mut(&node.ino) {
             slot.path = Some(home.to_owned());
-            slot.links.insert(name.to_owned());
+            slot.links.insert(name.to_owned(), Instant::now());
             self.by_path.entry(home.to_owned()).or_insert(node.ino);
         }
     }
@@ -349,7 +357,7 @@ impl Tree {
         let Some(slot) = self.slots.remove(&ino) else {
             return;
         };
-        for path in slot.path.into_iter().chain(slot.links) {
+        for path in slot.path.into_iter().chain(slot.links.into_keys()) {
             if self.by_path.get(&path) == Some(&ino) {
                 self.by_path.remove(&path);
             }
@@ -362,7 +370,7 @@ impl Tree {
     pub(crate) fn detach_path(&mut self, path: &str) -> Option<Arc<Node>> {
         let ino = self.by_path.remove(path)?;
         let slot = self.slots.get_mut(&ino)?;
-        if !slot.links.remove(path) {
+        if slot.links.remove(path).is_none() {
             slot.path = None;
         }
         let node = slot.node.clone();
@@ -435,8 +443,8 @@ impl Tree {
             self.removed.remove(&new);
             if let Some(slot) = self.slots.get_mut(&ino) {
                 match slot.links.remove(&path) {
-                    true => _ = slot.links.insert(new.clone()),
-                    false => slot.path = Some(new.clone()),
+                    Some(until) => _ = slot.links.insert(new.clone(), until),
+                    None => slot.path = Some(new.clone()),
                 }
             }
             self.by_path.insert(new, ino);

@@ -149,6 +149,36 @@ async fn open_files_follow_the_first_link() {
     }
 }
 
+/// A file that is known says nothing of a name that another host has replaced, also while it is written.
+#[tokio::test]
+async fn a_replaced_name_is_noticed_beside_a_known_file() {
+    for is_written in [false, true] {
+        let store = MemoryStore::default();
+        let mut vfs = mount(&store);
+        vfs.options.fresh = Duration::from_millis(200);
+        let ino = file(&vfs, "a", b"one").await;
+        for name in ["b", "c"] {
+            vfs.link(ino, ROOT, name).await.unwrap();
+        }
+        let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+        if is_written {
+            let more = Bytes::from_static(b"1");
+            vfs.write(handle, 0, more, false).await.unwrap();
+        }
+        tokio::time::sleep(vfs.options.fresh * 2).await;
+        store.write("b", "text/plain", b"two");
+        store.delete("c", Expect::Anything).await.unwrap();
+        assert_eq!(ino_of(&vfs, "a").await, ino);
+        assert_eq!(content(&vfs, "b").await, b"two");
+        let gone = vfs.lookup(ROOT, "c").await;
+        assert!(matches!(gone, Err(FsError::NotFound)), "{gone:?}");
+        vfs.close(handle).await.unwrap();
+        let first: &[u8] = if is_written { b"1ne" } else { b"one" };
+        assert_eq!(store.whole("a").unwrap(), first);
+        assert_eq!(store.whole("b").unwrap(), &b"two"[..]);
+    }
+}
+
 #[tokio::test]
 async fn names_move_and_replace_each_other() {
     let store = MemoryStore::default();
