@@ -261,6 +261,7 @@ impl<S: Store> Vfs<S> {
             state.content = Content::default();
             state.target = None;
             state.file_id = None;
+            state.attempts.clear();
         }
         let attributes = Attributes::of_headers(&stat.headers, stat.changed, self.options.defaults);
         let xattrs = Xattrs::of_headers(&stat.headers);

@@ -170,6 +170,7 @@ impl<S: Store> Vfs<S> {
                 shrunk,
                 is_in_doubt: false,
                 is_current: true,
+                is_taken_back: false,
             });
             prepared
         };
@@ -258,6 +259,11 @@ impl<S: Store> Vfs<S> {
             let mut found = attempts.filter(|attempt| history::has(&stat.headers, &attempt.token));
             match found.next().cloned() {
                 Some(attempt) if attempt.is_current => (Some(attempt.needed), true),
+                // Its change was taken back: it is as if another mount had made it.
+                Some(attempt) if attempt.is_taken_back => {
+                    state.attempts.clear();
+                    (None, true)
+                }
                 Some(Attempt {
                     end,
                     shrunk,

@@ -180,6 +180,10 @@ impl<S: Store> Vfs<S> {
                 let (etag, content) = before;
                 let is_rebased = state.etag != etag && state.etag.is_some();
                 state.content.restore(content, is_rebased);
+                let failed = state.attempts.iter_mut();
+                failed
+                    .filter(|attempt| attempt.is_current)
+                    .for_each(|attempt| attempt.is_taken_back = true);
             }),
             false => Ok(()),
         }

@@ -44,6 +44,8 @@ pub(crate) struct Attempt {
     pub(crate) is_in_doubt: bool,
     /// Nothing has been written since.
     pub(crate) is_current: bool,
+    /// Its call has failed, and its change is not in the local state any more.
+    pub(crate) is_taken_back: bool,
 }
 
 /// The known state of a node.

@@ -465,3 +465,32 @@ async fn a_truncation_that_fails_leaves_what_others_have_written() {
         assert!(store.whole("f").unwrap() == expected, "{is_written}");
     }
 }
+
+#[tokio::test]
+async fn what_is_appended_beside_a_failed_truncation_is_at_the_end() {
+    let store = MemoryStore::default();
+    store.write("f", "text/plain", b"0123456789");
+    let vfs = mount(&store);
+    let ino = vfs.ino("f").await.unwrap();
+    let (handle, _) = vfs.open(ino, APPEND).await.unwrap();
+    vfs.write(handle, 0, b"abc"[..].into(), false)
+        .await
+        .unwrap();
+    // It takes place, and its answer is lost; the store is away when it is looked for.
+    let is_lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let loses = is_lost.clone();
+    store.lose(move |verb, _| {
+        let is_it = verb == "PUT";
+        loses.fetch_or(is_it, Ordering::Relaxed);
+        is_it.then_some(Why::Timeout)
+    });
+    store.fail(move |_, _| is_lost.load(Ordering::Relaxed).then_some(Why::Unavailable));
+    assert!(vfs.open(ino, TRUNCATE).await.is_err());
+    assert_eq!(store.whole("f").unwrap(), "");
+    store.heal();
+    vfs.write(handle, 0, b"def"[..].into(), false)
+        .await
+        .unwrap();
+    vfs.close(handle).await.unwrap();
+    assert_eq!(store.whole("f").unwrap(), "abcdef");
+}
