@@ -75,7 +75,7 @@ impl Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = build(options.debug)?;
+    let program = build(options.debug, options.plant.is_some())?;
     let mut command = std::process::Command::new(program);
     match options.seed {
         Some(seed) => command.args(["--seed", &seed.to_string()]),
@@ -117,11 +117,14 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// Builds the simulator with the bugs compiled in, all disabled by default: no other program has
-/// them.
-fn build(debug: bool) -> Result<PathBuf> {
+/// Builds the simulator; if one is to be planted, with the bugs compiled in, which no other program
+/// has. Without them it is made of the same crates as the store, which are compiled once for both.
+fn build(debug: bool, has_bugs: bool) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--package", "cairn-sim", "--features", "plant"]);
+    command.args(["build", "--package", "cairn-sim"]);
+    if has_bugs {
+        command.args(["--features", "plant"]);
+    }
     if !debug {
         command.arg("--release");
     }
