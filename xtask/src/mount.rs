@@ -5,6 +5,7 @@ pub(crate) mod bench;
 mod cached;
 mod calls;
 mod checkpoint;
+mod closes;
 mod failures;
 mod namespaces;
 mod programs;
@@ -305,6 +306,9 @@ fn check_failures(report: &mut Report, setup: &Setup, store: &mut Cairn, at: &Pa
     });
     report.check("a mount killed after fsync", || {
         failures::killed_mount(setup)
+    });
+    report.check("files closed into a journal, and all killed", || {
+        closes::run(setup, store)
     });
     report.check("a rename that broke off", || {
         failures::broken_rename(setup, store)

@@ -403,12 +403,31 @@ pub(crate) struct MountArguments {
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
     pub(crate) write_buffer: u64,
 
+    /// Durable at close: on the store, or in the journal, and a second later on the store
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Close::Sync,
+          requires_if("async", "journal"), conflicts_with = "read_only")]
+    pub(crate) close: Close,
+
+    /// With --close=async: a directory on a local disk, which no other mount uses; what a killed mount
+    /// has left there is written to the store when the container is mounted with it again
+    #[arg(long, value_name = "DIR")]
+    pub(crate) journal: Option<PathBuf>,
+
     /// Trust the certificates of this file (PEM), and no others [default: OS_CACERT, or the system's]
     #[arg(long, value_name = "FILE")]
     pub(crate) cacert: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
+}
+
+/// The place where a file's writes are when its close returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Close {
+    /// On the store
+    Sync,
+    /// In a journal on a local disk, and on the store soon
+    Async,
 }
 
 /// Bytes, or with suffix K, M or G multiples of 1,024.

@@ -11,7 +11,7 @@ use cairn_mount::MountOptions;
 use cairn_node::logging;
 use cairn_node::settings::LogLevel;
 
-use crate::args::{MountArguments, MountCommand, SweepArguments};
+use crate::args::{Close, MountArguments, MountCommand, SweepArguments};
 
 /// The given file of certificates, or that of the environment.
 fn authorities(named: Option<PathBuf>) -> Option<PathBuf> {
@@ -57,6 +57,16 @@ pub(crate) fn run(arguments: MountArguments) -> Result<()> {
     let url = arguments.url.context("URL: none is given")?;
     let dir = arguments.dir.context("DIR: none is given")?;
     let dir = std::path::absolute(dir).context("DIR: no usable path")?;
+    let journal = match arguments.close {
+        Close::Async => arguments.journal,
+        Close::Sync if arguments.journal.is_some() => {
+            bail!(
+                "--journal {:?} is for --close=async: give that too, or leave it out",
+                arguments.journal.unwrap_or_default()
+            );
+        }
+        Close::Sync => None,
+    };
     let greeting = format!("{url} is mounted at {}", dir.display());
     let options = MountOptions {
         url,
@@ -70,6 +80,7 @@ pub(crate) fn run(arguments: MountArguments) -> Result<()> {
         disk_cache: arguments.disk_cache,
         disk_cache_bytes: arguments.disk_cache_size,
         unwritten_bytes: arguments.write_buffer,
+        journal,
         authorities,
     };
     Ok(cairn_mount::run(options, || {

@@ -194,6 +194,19 @@ impl Layout {
     }
 }
 
+/// Local writes that are all in memory, with what is needed to put them over any version.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    /// Size of the version that they were made over.
+    pub(crate) base_bytes: u64,
+    pub(crate) size: u64,
+    /// The size that was set last, which the file has at least.
+    pub(crate) resized: u64,
+    /// Ranges of `written` that go to the file's end, in order.
+    pub(crate) appended: Vec<Range<u64>>,
+    pub(crate) written: Extents<FileSource>,
+}
+
 /// A file version overlaid by local writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
@@ -231,6 +244,35 @@ impl Content {
             shrunk: Vec::new(),
             is_dirty: false,
         }
+    }
+
+    /// Writes that were saved, over another version.
+    pub(crate) fn of_saved(saved: Saved, base: Layout) -> Content {
+        let mut content = Content {
+            written: saved.written,
+            appended: saved.appended,
+            size: saved.size,
+            resized: saved.resized,
+            ..Content::of(Layout::own(saved.base_bytes, false))
+        };
+        content.rebase(base);
+        content
+    }
+
+    /// The local writes, if they can be saved: none is in a segment already, and the file was not
+    /// truncated below its version on the store.
+    pub(crate) fn saved(&self) -> Option<Saved> {
+        let is_here = |(_, _, source): (u64, u64, &FileSource)| {
+            matches!(source, FileSource::Memory { .. } | FileSource::Zero)
+        };
+        let can_be = self.cut.is_none() && self.written.iter().all(is_here);
+        can_be.then(|| Saved {
+            base_bytes: self.base.bytes,
+            size: self.size,
+            resized: self.resized,
+            appended: self.appended.clone(),
+            written: self.written.clone(),
+        })
     }
 
     pub(crate) fn size(&self) -> u64 {

@@ -46,6 +46,8 @@ pub(crate) enum FsError {
     /// Other writers change the file faster than a commit can succeed.
     #[error("somebody else keeps changing it")]
     Contended,
+    #[error("the journal of closed files cannot be read: {0}")]
+    Journal(String),
     #[error(transparent)]
     Store(#[from] StoreError),
 }

@@ -53,6 +53,19 @@ pub(crate) fn has(headers: &Headers, token: &str) -> bool {
     commits.is_some_and(|commits| commits.split(',').any(|commit| commit == token))
 }
 
+/// Does `headers` list a commit, or a later one of the same mount?
+pub(crate) fn reaches(headers: &Headers, token: &str) -> bool {
+    let number_of = |token: &str| {
+        let (_, number) = token.split_once(SEPARATOR)?;
+        u64::from_str_radix(number, 16).ok()
+    };
+    let commits = headers.meta.get(META).map(String::as_str);
+    let mut commits = commits.unwrap_or_default().split(',');
+    let own = commits.find(|commit| mount_of(commit) == mount_of(token));
+    let (own, wanted) = (own.and_then(number_of), number_of(token));
+    own.zip(wanted).is_some_and(|(own, wanted)| own >= wanted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,6 +80,8 @@ mod tests {
         }
         assert_eq!(headers.meta["commits"], "c-63,b-63,a-63");
         assert!(has(&headers, "a-63") && !has(&headers, "a-62") && !has(&headers, "a-6"));
+        assert!(reaches(&headers, "a-63") && reaches(&headers, "a-9"));
+        assert!(!reaches(&headers, "a-64") && !reaches(&headers, "d-0"));
         let before = headers.clone();
         add(&mut headers, "d-0");
         assert!(follows(&headers, &before) && !follows(&before, &headers));

@@ -4,7 +4,7 @@
 //! system: names, handles and their state; `content` with `extents` maps the bytes of a file to
 //! their sources, `commit` writes a version of it to the store, `vfs/commits` replaces the current
 //! version by it, `history` recognises own versions, `segments` decides when parts of old ones are
-//! removed, `cache` reads blocks, `store` is the store (Swift, or memory in tests), `fuse` the
+//! removed, `journal` keeps closed files until they are stored, `cache` reads blocks, `store` is the store (Swift, or memory in tests), `fuse` the
 //! kernel interface. `docs/mount.md` describes the guarantees.
 //!
 //! A program: depends on `client` and `types`, never on a server.
@@ -20,6 +20,7 @@ mod flatten;
 mod fuse;
 mod history;
 mod intents;
+mod journal;
 mod links;
 mod nested;
 mod pieces;

@@ -13,9 +13,10 @@ use crate::attributes::Defaults;
 use crate::cache::{Cache, DiskCache, DiskOptions};
 use crate::commit::{Committer, Limits};
 use crate::fuse::Fuse;
+use crate::journal::Journal;
 use crate::store::{Store, SwiftStore, options};
 use crate::sweep::{SweepOptions, Swept};
-use crate::vfs::{Vfs, VfsOptions};
+use crate::vfs::{Replayed, Vfs, VfsOptions};
 
 /// Source, mount point and settings of a mount.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct MountOptions {
     pub disk_cache_bytes: u64,
     /// Maximum bytes written but not yet on the store.
     pub unwritten_bytes: u64,
+    /// Directory of a journal on a local disk, for which closes wait instead of the store.
+    pub journal: Option<PathBuf>,
     /// PEM file of certificate authorities that are trusted instead of the system's.
     pub authorities: Option<PathBuf>,
 }
@@ -56,6 +59,8 @@ pub enum MountError {
     Directory { dir: PathBuf, reason: String },
     #[error("the cache directory {}: {reason}", dir.display())]
     DiskCache { dir: PathBuf, reason: String },
+    #[error("the journal {}: {reason}", dir.display())]
+    Journal { dir: PathBuf, reason: String },
     #[error("mounting at {}: {reason}", dir.display())]
     Mount { dir: PathBuf, reason: String },
     #[error("the container was not swept: {0}")]
@@ -141,7 +146,8 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
     .await?;
     let decides = store.decides();
     let disk = open_disk_cache(&options, store.account())?;
-    let vfs = Arc::new(Vfs::new(
+    let opened = open_journal(&options)?;
+    let vfs = Vfs::new(
         store,
         VfsOptions {
             is_read_only: options.is_read_only,
@@ -158,7 +164,12 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
             superseded_for: SUPERSEDED_FOR,
         },
         disk,
-    ));
+    );
+    let vfs = match opened {
+        Some((journal, numbers)) => replay(vfs.with_journal(journal), &numbers, &options).await?,
+        None => vfs,
+    };
+    let vfs = Arc::new(vfs);
     if !options.is_read_only && !decides {
         tracing::warn!(
             "this store checks no conditions of writes: let one mount at a time write a file"
@@ -248,6 +259,53 @@ fn open_disk_cache(
     }
 }
 
+fn journal_error(options: &MountOptions, reason: impl std::fmt::Display) -> MountError {
+    MountError::Journal {
+        dir: options.journal.clone().unwrap_or_default(),
+        reason: reason.to_string(),
+    }
+}
+
+/// Opens the journal; returns the numbers of its entries too.
+fn open_journal(options: &MountOptions) -> Result<Option<(Journal, Vec<u64>)>, MountError> {
+    let Some(dir) = &options.journal else {
+        return Ok(None);
+    };
+    let wrong = |reason: String| journal_error(options, reason);
+    let opened = Journal::open(dir, &options.url).map_err(|error| wrong(error.to_string()))?;
+    let canonical = |dir: &Path| std::fs::canonicalize(dir).map_err(|e| wrong(e.to_string()));
+    match canonical(dir)?.starts_with(canonical(&options.dir)?) {
+        true => Err(wrong(
+            "the mount would hide it; name one elsewhere".to_owned(),
+        )),
+        false => Ok(Some(opened)),
+    }
+}
+
+/// Takes up the files that a mount before has left in the journal.
+async fn replay(
+    vfs: Vfs<SwiftStore>,
+    numbers: &[u64],
+    options: &MountOptions,
+) -> Result<Vfs<SwiftStore>, MountError> {
+    let replayed = vfs.replay(numbers).await;
+    let replayed = replayed.map_err(|error| journal_error(options, error))?;
+    let Replayed {
+        files,
+        stored,
+        left,
+    } = replayed;
+    if !numbers.is_empty() {
+        tracing::warn!(
+            files,
+            stored,
+            left,
+            "the journal had closed files of a mount before"
+        );
+    }
+    Ok(vfs)
+}
+
 fn check_directory(dir: &Path) -> Result<(), MountError> {
     let wrong = |reason: String| MountError::Directory {
         dir: dir.to_owned(),
@@ -314,6 +372,8 @@ async fn serve(
     ready();
     let upkeep = vfs.clone();
     let upkeep = tokio::spawn(async move { upkeep.upkeep().await });
+    let sending = vfs.clone();
+    let sending = tokio::spawn(async move { sending.send_closed().await });
     let is_unmounted = tokio::select! {
         result = &mut end => {
             if let Ok(Err(error)) = result {
@@ -342,12 +402,21 @@ async fn serve(
     }
     let failed = vfs.commit_all(progress).await;
     upkeep.abort();
+    sending.abort();
+    vfs.settle_closes().await;
     if let Err(error) = vfs.unpin().await {
         tracing::debug!(%error, "pins stay until they expire");
     }
     match failed {
         0 => Ok(()),
-        files => Err(MountError::Unwritten { files }),
+        files => {
+            if options.journal.is_some() {
+                tracing::warn!(
+                    "closed files stay in the journal: the next mount with it writes them"
+                );
+            }
+            Err(MountError::Unwritten { files })
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! revalidated whenever they are opened (close-to-open consistency).
 
 mod attributes;
+mod closes;
 mod commits;
 mod directories;
 mod files;
@@ -32,12 +33,14 @@ use crate::cache::{Cache, DiskCache, Version};
 use crate::commit::{Committer, Limits};
 use crate::content::{Budget, Content, Layout};
 use crate::error::{FsError, FsResult};
+use crate::journal::Journal;
 use crate::store::{
     Form, Headers, ObjectName, Row, SEGMENTS, Stat, Store, StoreError, Usage, Why, file_id,
 };
 use crate::time::{Instant, Time};
 
 pub(crate) use attributes::{Changes, XattrMode};
+pub(crate) use closes::Replayed;
 pub(crate) use directories::DirectoryEntry;
 use files::Handle;
 pub(crate) use files::OpenMode;
@@ -100,6 +103,8 @@ pub(crate) struct Vfs<S> {
     pins: tokio::sync::Mutex<upkeep::Pins>,
     misses: Mutex<misses::Misses>,
     usage: Mutex<Option<(Instant, Usage)>>,
+    /// Journal of closed files, for which closes wait instead of the store.
+    journal: Option<Arc<Journal>>,
     options: VfsOptions,
 }
 
@@ -136,6 +141,7 @@ impl<S: Store> Vfs<S> {
             namespace: tokio::sync::RwLock::new(()),
             budget: Arc::default(),
             usage: Mutex::new(None),
+            journal: None,
             options,
         }
     }

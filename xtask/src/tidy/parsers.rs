@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 69] = [
+const PARSERS: [(&str, How); 70] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -48,6 +48,7 @@ const PARSERS: [(&str, How); 69] = [
     ("crates/client/src/manifest.rs", Property),
     ("crates/mount/src/attributes.rs", Property),
     ("crates/mount/src/intents.rs", Property),
+    ("crates/mount/src/journal.rs", Property),
     ("crates/mount/src/links.rs", Property),
     ("crates/mount/src/sweep.rs", Property),
     ("crates/disk/src/metadata.rs", Property),

@@ -24,7 +24,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Invalid(_) => Errno::EINVAL,
         FsError::NotOffered(_) => Errno::EOPNOTSUPP,
         FsError::Stale => Errno::ESTALE,
-        FsError::Contended => Errno::EIO,
+        FsError::Contended | FsError::Journal(_) => Errno::EIO,
         FsError::Store(error) => match error.why {
             Why::NotFound | Why::Changed => Errno::ESTALE,
             Why::Denied => Errno::EACCES,

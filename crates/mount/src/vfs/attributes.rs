@@ -163,6 +163,7 @@ impl<S: Store> Vfs<S> {
             if state.is_local() || node.ino == ROOT {
                 // An unlinked node is not on the store, and the root is not an object.
                 state.has_new_attributes |= !state.is_unlinked && node.ino != ROOT;
+                state.is_kept = false;
                 return Ok(());
             }
             let mut headers = state.headers.clone();

@@ -218,6 +218,7 @@ impl<S: Store> Vfs<S> {
         state.changed_here = Some(Instant::now());
         state.fresh_until = Instant::now() + self.options.fresh;
         drop(state);
+        self.forget_close(node);
         self.remove_segments(self.committer.superseded.add(unused));
     }
 

@@ -362,7 +362,7 @@ impl<S: Store> Vfs<S> {
     pub(crate) async fn flush(&self, handle: u64) -> FsResult<()> {
         let handle = self.handle(handle)?;
         match handle.mode.is_writer {
-            true => self.commit(&handle.node).await,
+            true => self.commit_close(&handle.node).await,
             false => Ok(()),
         }
     }
@@ -373,7 +373,7 @@ impl<S: Store> Vfs<S> {
         let handle = handle.ok_or(FsError::BadHandle)?;
         let node = &handle.node;
         let result = match handle.mode.is_writer {
-            true => self.commit(node).await,
+            true => self.commit_close(node).await,
             false => Ok(()),
         };
         let is_over = {
@@ -397,5 +397,6 @@ pub(super) fn changed(state: &mut super::tree::State) {
     let now = Time::now();
     state.attributes.mtime = now;
     state.ctime = now;
+    state.is_kept = false;
     state.kernel_has = None;
 }

@@ -337,6 +337,7 @@ impl<S: Store> Vfs<S> {
         let delete = || self.store.delete(&path, Expect::Anything);
         insist(delete).await?;
         self.left(&path, leaving).await;
+        self.settle_closes().await;
         Ok(())
     }
 
@@ -395,6 +396,7 @@ impl<S: Store> Vfs<S> {
             state.ctime = Time::now();
             state.opens > 0
         };
+        self.forget_close(node);
         if !is_open {
             self.drop_content(node);
         }

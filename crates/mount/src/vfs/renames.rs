@@ -90,6 +90,7 @@ impl<S: Store> Vfs<S> {
             true => self.rename_directory(&from, &to, target).await?,
             false => self.rename_file(&from, &to, &node, target).await?,
         }
+        self.settle_closes().await;
         self.touch(parent_of(&from));
         self.touch(parent_of(&to));
         Ok(())
@@ -108,6 +109,7 @@ impl<S: Store> Vfs<S> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
         self.commit_locked(node).await?;
+        self.settle_closes().await;
         let turned = target.clone();
         let _target_turn = match &turned {
             Some(target) => Some(target.mutation.lock().await),
@@ -210,7 +212,7 @@ impl<S: Store> Vfs<S> {
         if to.starts_with(&prefix) {
             return Err(FsError::Invalid("a directory cannot be moved into itself"));
         }
-        let _names = self.namespace.write().await;
+        let _names = self.without_closes_below(from).await?;
         if target.is_some() && !self.is_empty(to).await? {
             return Err(FsError::NotEmpty);
         }

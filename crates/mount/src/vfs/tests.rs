@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod closes;
 mod content;
 mod links;
 mod names;

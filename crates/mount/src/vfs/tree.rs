@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) is_loaded: bool,
     /// Attributes to be stored by the next commit.
     pub(crate) has_new_attributes: bool,
+    /// The journal of closed files has all that is not on the store.
+    pub(crate) is_kept: bool,
     /// End of this state's validity.
     pub(crate) fresh_until: Instant,
     /// Time of this mount's last change on the store.
@@ -112,6 +114,7 @@ impl State {
             content: Content::default(),
             is_loaded: false,
             has_new_attributes: false,
+            is_kept: false,
             fresh_until: Instant::now(),
             changed_here: None,
             asked: None,
