@@ -518,7 +518,7 @@ mod tests {
                 etag: None,
                 headers: Headers::new("t"),
                 has_new_attributes: true,
-                saved: Saved { base_bytes: 0, size, resized: 3, appended: vec![1..2], written },
+                saved: Saved { base_bytes: 0, size, resized: 3, appended: vec![1..2, 5..6], written },
             };
             journal.write(5, &record).unwrap();
             let Reading::Whole(entry) = journal.read(1).unwrap() else {
@@ -526,7 +526,7 @@ mod tests {
             };
             let saved = entry.saved(&budget);
             prop_assert_eq!(shown(&saved.written), before);
-            prop_assert_eq!((saved.size, saved.resized, saved.appended), (size, 3, vec![1..2]));
+            prop_assert_eq!((saved.size, saved.resized, saved.appended), (size, 3, vec![1..2, 5..6]));
             prop_assert_eq!(&entry.head.path, &path);
         }
     }

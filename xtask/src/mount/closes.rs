@@ -23,7 +23,7 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     let journal = setup.dir.join("journal");
     let journal = journal.to_string_lossy();
     let options = ["--close=async", "--journal", &journal];
-    let mut mount = Mount::start(setup, "async", &options)?;
+    let mount = Mount::start(setup, "async", &options)?;
     let dir = mount.dir.join("closed");
     fs::create_dir(&dir)?;
     let mut open = Vec::new();

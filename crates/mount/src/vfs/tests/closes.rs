@@ -492,8 +492,7 @@ proptest! {
                 let is_away = matches!(step, Step::Away);
                 if is_away {
                     store.fail(|verb, _| (verb != "HEAD" && verb != "GET").then_some(Why::Unavailable));
-                    for file in 0..NAMES.len() {
-                        let name = NAMES[file];
+                    for (file, name) in NAMES.iter().enumerate() {
                         // More than that is not kept in the journal.
                         let fits = files.get(name).is_some_and(|content| content.len() <= 59);
                         if fits {
