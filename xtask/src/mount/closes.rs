@@ -24,7 +24,7 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     let journal = journal.to_string_lossy();
     let options = ["--close=async", "--journal", &journal];
     let mount = Mount::start(setup, "async", &options)?;
-    let dir = mount.dir.join("closed");
+    let dir = mount.dir.join("journaled");
     fs::create_dir(&dir)?;
     let mut open = Vec::new();
     for number in 0..FILES {
@@ -39,11 +39,17 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     drop(mount);
     store.start(Spread::OneProcess)?;
     let mut account = store.account()?;
-    let answer = account.must("GET", &format!("/{CONTAINER}?prefix=closed/"), "", &[], b"")?;
+    let answer = account.must(
+        "GET",
+        &format!("/{CONTAINER}?prefix=journaled/"),
+        "",
+        &[],
+        b"",
+    )?;
     let early = answer.body.iter().filter(|byte| **byte == b'\n').count();
     let mount = Mount::start(setup, "async", &options)?;
     for number in 0..FILES {
-        let read = fs::read(mount.dir.join("closed").join(number.to_string()))?;
+        let read = fs::read(mount.dir.join("journaled").join(number.to_string()))?;
         ensure!(
             read == bytes(number),
             "file {number} is not as it was closed"
@@ -51,7 +57,7 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     }
     mount.stop()?;
     for number in 0..FILES {
-        let path = format!("/{CONTAINER}/closed/{number}");
+        let path = format!("/{CONTAINER}/journaled/{number}");
         let answer = account.must("GET", &path, "", &[], b"")?;
         ensure!(
             answer.body == bytes(number),
