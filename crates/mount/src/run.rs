@@ -293,12 +293,14 @@ async fn replay(
     let Replayed {
         files,
         stored,
+        incomplete,
         left,
     } = replayed;
     if !numbers.is_empty() {
         tracing::warn!(
             files,
             stored,
+            incomplete,
             left,
             "the journal had closed files of a mount before"
         );

@@ -29,6 +29,8 @@ pub(crate) struct Replayed {
     pub(crate) files: usize,
     /// Entries whose writes were on the store.
     pub(crate) stored: usize,
+    /// Entries of closes that had not ended.
+    pub(crate) incomplete: usize,
     /// Entries that stay in the journal, as the log says.
     pub(crate) left: usize,
 }
@@ -37,6 +39,7 @@ pub(crate) struct Replayed {
 enum Use {
     Restored,
     Stored,
+    Incomplete,
     /// Why its writes cannot be made.
     Left(&'static str),
 }
@@ -222,13 +225,17 @@ impl<S: Store> Vfs<S> {
             let file = journal.path(number).display().to_string();
             let used = match journal.read(number).map_err(unreadable)? {
                 Reading::Whole(entry) => self.restore(&journal, number, &entry).await?,
-                Reading::Incomplete => Use::Stored,
+                Reading::Incomplete => Use::Incomplete,
                 Reading::Damaged => Use::Left("it is damaged"),
             };
             match used {
                 Use::Restored => replayed.files += 1,
                 Use::Stored => {
                     replayed.stored += 1;
+                    journal.forget(number);
+                }
+                Use::Incomplete => {
+                    replayed.incomplete += 1;
                     journal.forget(number);
                 }
                 Use::Left(why) => {
