@@ -41,8 +41,8 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     let mut account = store.account()?;
     let answer = account.must(
         "GET",
-        &format!("/{CONTAINER}?prefix=journaled/"),
-        "",
+        &format!("/{CONTAINER}"),
+        "?prefix=journaled/",
         &[],
         b"",
     )?;
