@@ -6,23 +6,24 @@
 //! written bytes follow. An entry is synced, and its name with it, before the close ends. One process
 //! uses a directory at a time, for one container.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::Notify;
 
 use crate::content::{Budget, Chunk, FileSource, Saved};
 use crate::extents::Extents;
+use crate::private_dir::{self, DirError};
 use crate::store::Headers;
 use crate::time::Instant;
 
@@ -30,6 +31,8 @@ const FORMAT: u32 = 1;
 /// Names the container, and is locked while a process uses the directory.
 const LOCK: &str = "container";
 const SUFFIX: &str = ".close";
+/// Permissions with which others could put files of theirs into the store.
+const OTHERS_WRITE: u32 = 0o022;
 /// Files in the journal beyond which a close waits for the store.
 const FILES_MAX: usize = 4096;
 /// Time from a close to the file's commit: programs set times and modes after it, or write it again.
@@ -39,10 +42,12 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Reasons why a directory cannot be used as a journal.
 #[derive(Debug, Error)]
 pub(crate) enum JournalError {
+    #[error(transparent)]
+    Dir(#[from] DirError),
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("another mount uses it; name another directory")]
-    InUse,
+    #[error("others may write to it (mode {mode:o}): chmod go-w it, or name another directory")]
+    Open { mode: u32 },
     #[error("it is the journal of {other}; name another directory")]
     Other { other: String },
 }
@@ -58,9 +63,7 @@ pub(crate) struct Head {
     pub(crate) etag: Option<String>,
     /// Numbers of entries whose writes are in this one too.
     replaces: Vec<u64>,
-    content_type: String,
-    meta: BTreeMap<String, String>,
-    kept: BTreeMap<String, String>,
+    pub(crate) headers: Headers,
     pub(crate) has_new_attributes: bool,
     base_bytes: u64,
     size: u64,
@@ -94,14 +97,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) fn headers(&self) -> Headers {
-        Headers {
-            content_type: self.head.content_type.clone(),
-            meta: self.head.meta.clone(),
-            kept: self.head.kept.clone(),
-        }
-    }
-
     /// The writes, again in memory.
     pub(crate) fn saved(&self, budget: &Arc<Budget>) -> Saved {
         let mut written = Extents::default();
@@ -189,14 +184,16 @@ impl Journal {
     /// Opens a directory, which is made if it is not there, as the journal of `container`, a URL.
     /// Returns the numbers of the entries that are in it, oldest first. Blocks.
     pub(crate) fn open(dir: &Path, container: &str) -> Result<(Journal, Vec<u64>), JournalError> {
-        fs::create_dir_all(dir)?;
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let mut lock = options.open(dir.join(LOCK))?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::InUse),
-            Err(error) => return Err(io::Error::from(error).into()),
+        let dir = &std::path::absolute(dir)?;
+        let new = dir.ancestors().take_while(|above| !above.exists()).count();
+        let mut lock = private_dir::lock(dir, LOCK)?;
+        let mode = fs::metadata(dir)?.mode() & 0o7777;
+        if mode & OTHERS_WRITE != 0 {
+            return Err(JournalError::Open { mode });
+        }
+        // The names of directories that were made now, or just before the machine lost power.
+        for above in dir.ancestors().skip(1).take(new.max(1)) {
+            sync_names(above)?;
         }
         let mut numbers = Vec::new();
         for entry in fs::read_dir(dir)? {
@@ -209,7 +206,7 @@ impl Journal {
             true => {}
             false if numbers.is_empty() => {
                 lock.set_len(0)?;
-                rustix::fs::seek(&lock, rustix::fs::SeekFrom::Start(0)).map_err(io::Error::from)?;
+                lock.rewind()?;
                 lock.write_all(format!("{container}\n").as_bytes())?;
                 lock.sync_all()?;
                 sync_names(dir)?;
@@ -287,9 +284,7 @@ impl Journal {
             token: record.token.clone(),
             etag: record.etag.clone(),
             replaces,
-            content_type: record.headers.content_type.clone(),
-            meta: record.headers.meta.clone(),
-            kept: record.headers.kept.clone(),
+            headers: record.headers.clone(),
             has_new_attributes: record.has_new_attributes,
             base_bytes: saved.base_bytes,
             size: saved.size,
@@ -303,7 +298,7 @@ impl Journal {
         hasher.update(&head);
         bodies.iter().for_each(|body| hasher.update(body));
         let length = head.len() + bodies.iter().map(Bytes::len).sum::<usize>();
-        let mut file = File::options().write(true).create_new(true).open(path)?;
+        let mut file = private_dir::new_file().create_new(true).open(path)?;
         let mut lead = format!("{:08x} {length} ", hasher.finalize()).into_bytes();
         lead.append(&mut head);
         file.write_all(&lead)?;

@@ -24,6 +24,7 @@ mod journal;
 mod links;
 mod nested;
 mod pieces;
+mod private_dir;
 mod run;
 mod segments;
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::time::Time;
@@ -70,7 +71,7 @@ pub(crate) struct Segment {
 }
 
 /// Headers stored with an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Headers {
     pub(crate) content_type: String,
     /// User metadata `X-Object-Meta-NAME`, with lower-case names.

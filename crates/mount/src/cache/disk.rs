@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,12 +16,12 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use cairn_types::hex;
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use super::Version;
 use crate::pieces::Pieces;
+use crate::private_dir;
 use crate::store::file_id;
 
 /// First bytes of each file; another layout gets another number.
@@ -141,19 +141,7 @@ impl DiskCache {
     /// The reason why it cannot be used, as text.
     pub(crate) fn open(options: DiskOptions, block_bytes: u64) -> Result<DiskCache, String> {
         let dir = &options.dir;
-        let mut builder = DirBuilder::new();
-        let created = builder.recursive(true).mode(0o700).create(dir);
-        created.map_err(|error| error.to_string())?;
-        let mut file = OpenOptions::new();
-        file.write(true).create(true).truncate(false).mode(0o600);
-        let lock = file.open(dir.join(LOCK_NAME));
-        let lock = lock.map_err(|error| error.to_string())?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            rustix::io::Errno::WOULDBLOCK => {
-                "another mount uses it; name a directory of this mount's own".to_owned()
-            }
-            error => error.to_string(),
-        })?;
+        let lock = private_dir::lock(dir, LOCK_NAME).map_err(|error| error.to_string())?;
         let mut index = scan(dir).map_err(|error| error.to_string())?;
         let old = index.shrink(options.limit);
         let cache = DiskCache {
@@ -367,8 +355,8 @@ fn write_file(path: &Path, key: &str, block: &[Bytes]) -> std::io::Result<()> {
         head.extend_from_slice(&number.to_le_bytes());
     }
     head.extend_from_slice(key.as_bytes());
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut options = private_dir::new_file();
+    options.create(true).truncate(true);
     let mut file = match options.open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let folder = path.parent().unwrap_or(Path::new("/"));

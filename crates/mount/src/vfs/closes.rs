@@ -9,6 +9,7 @@ use futures_util::StreamExt;
 use tokio::sync::RwLockWriteGuard;
 
 use super::Vfs;
+use super::commits::CONCURRENT_COMMITS_MAX;
 use super::tree::{Node, State, below};
 use crate::attributes::{Attributes, Kind, Xattrs};
 use crate::content::{Content, Layout};
@@ -18,8 +19,6 @@ use crate::journal::{Entry, Journal, Reading, Record};
 use crate::store::{SEGMENTS, Stat, Store, Why};
 use crate::time::Time;
 
-/// Closed files that are written to the store concurrently.
-const CONCURRENT_COMMITS_MAX: usize = 16;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Entries of a journal that a mount has found.
@@ -203,6 +202,7 @@ impl<S: Store> Vfs<S> {
                 }
             }
             Err(FsError::Stale) => {
+                let _turn = node.mutation.lock().await;
                 tracing::warn!("a closed file was removed elsewhere before it was stored");
                 self.forget_close(&node);
             }
@@ -279,10 +279,10 @@ impl<S: Store> Vfs<S> {
 
     /// The node of an entry's file, with its writes.
     async fn restored(&self, entry: &Entry, stat: Option<Stat>) -> FsResult<Arc<Node>> {
-        let path = &entry.head.path;
-        let headers = entry.headers();
-        let attributes = Attributes::of_headers(&headers, Time::now(), self.options.defaults);
+        let (path, headers) = (&entry.head.path, &entry.head.headers);
+        let attributes = Attributes::of_headers(headers, Time::now(), self.options.defaults);
         let mtime = attributes.mtime;
+        let is_new = stat.is_none() || entry.head.etag.is_none();
         let (mut state, layout) = match stat {
             Some(stat) => {
                 let layout = self.layout(path, &stat.etag, stat.form, stat.bytes);
@@ -291,14 +291,13 @@ impl<S: Store> Vfs<S> {
             }
             None => {
                 let mut state = State::new(attributes.clone());
-                state.xattrs = Xattrs::of_headers(&headers);
                 state.headers = headers.clone();
                 (state, Layout::default())
             }
         };
-        if entry.head.has_new_attributes || entry.head.etag.is_none() {
+        if entry.head.has_new_attributes || is_new {
             state.attributes = attributes;
-            state.xattrs = Xattrs::of_headers(&headers);
+            state.xattrs = Xattrs::of_headers(headers);
             state.has_new_attributes = true;
         }
         state.has_xattrs = !state.xattrs.0.is_empty();

@@ -36,9 +36,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Maximum number of attempts recorded per file while the store acknowledges none.
 const ATTEMPTS_MAX: usize = 64;
-/// Files committed concurrently at the end: if the store is unreachable, each waits for its
-/// timeout.
-const CONCURRENT_COMMITS_MAX: usize = 8;
+/// Files committed concurrently in the background and at the end: if the store is unreachable, each
+/// waits for its timeout.
+pub(super) const CONCURRENT_COMMITS_MAX: usize = 8;
 
 /// Maximum wait for flattening at the end: the file is complete without it.
 const END_TIMEOUT: Duration = Duration::from_secs(3);

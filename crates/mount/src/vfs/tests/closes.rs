@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -9,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::journal::{Journal, JournalError};
+use crate::private_dir::DirError;
 
 const CONTAINER: &str = "http://h/v1/a/c";
 
@@ -301,7 +303,10 @@ fn a_directory_is_the_journal_of_one_mount_of_one_container() {
     let dir = directory();
     let (journal, _) = Journal::open(dir.path(), CONTAINER).unwrap();
     let open = |container| Journal::open(dir.path(), container).map(|(_, numbers)| numbers);
-    assert!(matches!(open(CONTAINER), Err(JournalError::InUse)));
+    assert!(matches!(
+        open(CONTAINER),
+        Err(JournalError::Dir(DirError::InUse))
+    ));
     drop(journal);
     // An empty one may change hands.
     assert_eq!(open("http://h/v1/a/other").unwrap(), Vec::<u64>::new());
@@ -310,6 +315,26 @@ fn a_directory_is_the_journal_of_one_mount_of_one_container() {
         matches!(open(CONTAINER), Err(JournalError::Other { other }) if other.ends_with("other"))
     );
     assert_eq!(open("http://h/v1/a/other").unwrap(), [7]);
+}
+
+/// It has bytes of files that others may not read, and what is in it is written to the store.
+#[tokio::test]
+async fn a_journal_is_its_users_alone() {
+    let (store, outer) = (MemoryStore::default(), directory());
+    let dir = outer.path().join("new/journal");
+    let (vfs, _) = begin(&store, &dir).await;
+    vfs.put("f", b"closed").await.unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    for entry in fs::read_dir(&dir).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
+    }
+    drop(vfs);
+    for open in [0o720, 0o702] {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(open)).unwrap();
+        let opened = Journal::open(&dir, CONTAINER).map(drop);
+        assert!(matches!(opened, Err(JournalError::Open { mode }) if mode == open));
+    }
 }
 
 #[tokio::test]
