@@ -1,12 +1,12 @@
 //! FUSE interface: converts the kernel's requests to calls of the file system, each in a task of
 //! its own, and their results to replies.
 
+mod calls;
 mod convert;
 mod errno;
 mod replies;
 
 use std::ffi::OsStr;
-use std::future::Future;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -23,11 +23,11 @@ use rustix::fs::OFlags;
 use tokio::runtime::Handle;
 
 use crate::attributes::Kind;
-use crate::error::{FsError, FsResult};
+use crate::error::FsError;
 use crate::store::Store;
 use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode};
 use convert::{file_attr, file_type, open_flags, open_mode, owner, text, time};
-use errno::{errno, tell};
+use errno::told;
 use replies::{attr, data, empty, entry, space, xattr};
 
 const GENERATION: Generation = Generation(0);
@@ -54,21 +54,6 @@ impl<S: Store> Fuse<S> {
     /// Channel for notifications to the kernel, set once the session exists.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         self.notifier.clone()
-    }
-
-    /// Runs a call, and passes its result to `reply`.
-    fn call<T, F, R>(&self, call: impl FnOnce(Arc<Vfs<S>>) -> F, reply: R)
-    where
-        F: Future<Output = FsResult<T>> + Send + 'static,
-        R: FnOnce(Result<T, Errno>) + Send + 'static,
-    {
-        let running = call(self.vfs.clone());
-        self.runtime.spawn(async move {
-            reply(running.await.map_err(|error| {
-                tell(&error);
-                errno(&error)
-            }));
-        });
     }
 }
 
@@ -408,23 +393,31 @@ impl<S: Store> Filesystem for Fuse<S> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let (ttl, told) = (self.vfs.fresh(), self.vfs.clone());
-        let call = |vfs: Arc<Vfs<S>>| async move { vfs.readdir_plus(ino.0, fh.0, offset).await };
-        self.call(call, move |result| match result {
-            Ok(entries) => {
-                for (next, name, attr) in &entries {
+        let (vfs, ttl, mut next) = (self.vfs.clone(), self.vfs.fresh(), offset);
+        self.run(async move {
+            let mut is_full = false;
+            while !is_full {
+                let entries = match vfs.readdir_plus(ino.0, fh.0, next).await {
+                    Ok(entries) if entries.is_empty() => break,
+                    Ok(entries) => entries,
+                    // The entries before go to the kernel; its next call gets the error.
+                    Err(_) if next > offset => break,
+                    Err(error) => return reply.error(told(&error)),
+                };
+                for (after, name, attr) in &entries {
                     let ino = INodeNo(attr.ino);
-                    if reply.add(ino, *next, name, &ttl, &file_attr(attr), GENERATION) {
+                    is_full = reply.add(ino, *after, name, &ttl, &file_attr(attr), GENERATION);
+                    if is_full {
                         break;
                     }
+                    next = *after;
                     // The kernel holds an additional reference.
                     if name != "." && name != ".." {
-                        told.told_entry(attr.ino);
+                        vfs.told_entry(attr.ino);
                     }
                 }
-                reply.ok();
             }
-            Err(errno) => reply.error(errno),
+            reply.ok();
         });
     }
 

@@ -1,11 +1,17 @@
-//! Mapping of errors to errno values, and their log lines.
+//! Errors of the file system as errno values, and their log lines.
 
 use fuser::Errno;
 
 use crate::error::FsError;
 use crate::store::Why;
 
-pub(super) fn errno(error: &FsError) -> Errno {
+/// The errno of an error, which is logged if an operator must know of it.
+pub(super) fn told(error: &FsError) -> Errno {
+    tell(error);
+    errno(error)
+}
+
+fn errno(error: &FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::ENOENT,
         FsError::Exists => Errno::EEXIST,
@@ -36,8 +42,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
     }
 }
 
-/// Logs errors that an operator must know; expected ones are not logged.
-pub(super) fn tell(error: &FsError) {
+fn tell(error: &FsError) {
     match error {
         FsError::Store(error) => tracing::warn!(%error, "the store failed a call"),
         FsError::Contended => tracing::warn!(%error, "a file is not as it was"),

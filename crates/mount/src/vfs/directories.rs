@@ -22,7 +22,7 @@ const CONCURRENT_HEADS_MAX: usize = 32;
 const DOTS: usize = 2;
 
 /// Maximum number of entries in a reply.
-const ENTRIES_MAX: usize = 512;
+const ENTRIES_MAX: usize = 64;
 
 /// An entry of a directory.
 #[derive(Clone, Debug)]
