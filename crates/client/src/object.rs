@@ -230,8 +230,8 @@ impl Swift {
         Ok((Info::of(parts.headers), body))
     }
 
-    /// Reads `length` bytes from `first`, in the pieces in which they arrived; repeated if a body
-    /// breaks off.
+    /// Reads the range of a query into `buffer`, in place of what it has; repeated if a body breaks
+    /// off.
     ///
     /// # Errors
     /// [`ClientError`], as for every call here; [`ClientError::Protocol`] if the number of bytes
@@ -240,53 +240,19 @@ impl Swift {
         &self,
         container: &str,
         object: &str,
-        range: (u64, u64),
-        condition: Condition<'_>,
-    ) -> Result<Vec<Bytes>, ClientError> {
-        let query = GetQuery {
-            range: Some(range),
-            condition,
-            is_newest: false,
-        };
-        self.get_whole(container, object, query).await
-    }
-
-    /// Reads a range like [`Swift::get_range`], of the newest version on any server.
-    ///
-    /// # Errors
-    /// See [`Swift::get_range`].
-    pub async fn get_newest_range(
-        &self,
-        container: &str,
-        object: &str,
-        range: (u64, u64),
-        condition: Condition<'_>,
-    ) -> Result<Vec<Bytes>, ClientError> {
-        let query = GetQuery {
-            range: Some(range),
-            condition,
-            is_newest: true,
-        };
-        self.get_whole(container, object, query).await
-    }
-
-    async fn get_whole(
-        &self,
-        container: &str,
-        object: &str,
         query: GetQuery<'_>,
-    ) -> Result<Vec<Bytes>, ClientError> {
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), ClientError> {
         let path = path_of(container, object);
         let (_, length) = query.range.unwrap_or_default();
         let mut attempt = 1;
         loop {
             let (_, body) = self.get(container, object, query).await?;
-            match self.pieces(body, &path, length).await {
-                Ok(pieces) => {
-                    let came: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-                    if came == length {
-                        return Ok(pieces);
-                    }
+            buffer.clear();
+            match self.fill(buffer, body, &path, length).await {
+                Ok(()) if buffer.len() as u64 == length => return Ok(()),
+                Ok(()) => {
+                    let came = buffer.len();
                     let error = format!("{length} bytes were asked for, {came} came");
                     return Err(protocol(Method::GET, &path, error));
                 }
@@ -468,48 +434,44 @@ impl Swift {
         }
     }
 
+    /// Collects a whole body.
     pub(crate) async fn whole(
         &self,
         answer: Response,
         path: &str,
         limit: u64,
     ) -> Result<Bytes, ClientError> {
-        self.collect(answer.into_body(), path, limit).await
+        let mut buffer = Vec::new();
+        self.fill(&mut buffer, answer.into_body(), path, limit)
+            .await?;
+        Ok(buffer.into())
     }
 
-    /// Collects a whole body; each piece must arrive within the stall timeout.
-    async fn collect(&self, body: Body, path: &str, limit: u64) -> Result<Bytes, ClientError> {
-        let pieces = self.pieces(body, path, limit).await?;
-        match <[Bytes; 1]>::try_from(pieces) {
-            Ok([whole]) => Ok(whole),
-            Err(pieces) => Ok(pieces.concat().into()),
-        }
-    }
-
-    /// Collects a body in the pieces in which it arrived, without copying.
-    async fn pieces(
+    /// Appends a body of at most `limit` bytes to a buffer; each piece must arrive within the stall
+    /// timeout. It is copied as it comes, so that its
+    /// memory is used for the next one.
+    async fn fill(
         &self,
+        buffer: &mut Vec<u8>,
         mut body: Body,
         path: &str,
         limit: u64,
-    ) -> Result<Vec<Bytes>, ClientError> {
+    ) -> Result<(), ClientError> {
         let broken = |reason: String| ClientError::Broken {
             method: Method::GET,
             path: path.to_owned(),
             host: self.account().authority(),
             reason,
         };
-        let (mut pieces, mut bytes) = (Vec::new(), 0);
         while let Some(chunk) = body.next_chunk_within(self.options().stall_timeout).await {
             let chunk = chunk.map_err(|error| broken(error.to_string()))?;
-            bytes += chunk.len() as u64;
-            if bytes > limit {
+            if (buffer.len() + chunk.len()) as u64 > limit {
                 let error = format!("more than {limit} bytes came");
                 return Err(protocol(Method::GET, path, error));
             }
-            pieces.push(chunk);
+            buffer.extend_from_slice(&chunk);
         }
-        Ok(pieces)
+        Ok(())
     }
 }
 

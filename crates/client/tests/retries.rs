@@ -7,7 +7,7 @@ mod script;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_client::{Condition, ListQuery, ManifestEntry, Payload};
+use cairn_client::{Condition, GetQuery, ListQuery, ManifestEntry, Payload};
 use http::HeaderMap;
 use script::{BUSY, LOGIN, OK, script};
 
@@ -104,8 +104,17 @@ async fn a_body_that_breaks_off_is_asked_for_again() {
     const ALL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef";
     let script = script(vec![LOGIN, HALF, WHOLE, ALL]).await;
     let swift = script.swift().await;
-    let get = || swift.get_range("c", "o", (2, 6), Condition::Matches("e"));
-    assert_eq!(get().await.unwrap().concat(), b"abcdef");
+    let query = GetQuery {
+        range: Some((2, 6)),
+        condition: Condition::Matches("e"),
+        is_newest: false,
+    };
+    let get = async || {
+        let mut buffer = Vec::new();
+        let read = swift.get_range("c", "o", query, &mut buffer).await;
+        read.map(|()| buffer)
+    };
+    assert_eq!(get().await.unwrap(), b"abcdef");
     let head = script.seen()[2].to_lowercase();
     assert!(
         head.contains("range: bytes=2-7") && head.contains("if-match: \"e\""),

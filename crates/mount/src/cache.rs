@@ -1,9 +1,10 @@
 //! Block cache: blocks of objects in memory, with LRU replacement. A block belongs to an immutable
 //! object (a segment) or to one version of an object (by ETag), so cached blocks never become
-//! stale. Adjacent missing blocks are read by one request, whose bytes are kept together as
-//! received, and readers of the same block share a request. A second level on a local disk
+//! stale. Adjacent missing blocks are read by one request, whose bytes are kept together,
+//! and readers of the same block share a request. A second level on a local disk
 //! (`disk`), if there is one, is asked before the store.
 
+mod buffers;
 mod disk;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,6 +16,7 @@ use futures_util::future::Shared;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
+use buffers::Buffers;
 pub(crate) use disk::{DiskCache, DiskOptions};
 
 use crate::content::FileSource;
@@ -26,6 +28,8 @@ use crate::store::{ObjectName, Result, Store, StoreError, Why};
 const REQUEST_MAX_BYTES: u64 = 4 << 20;
 /// Maximum number of concurrent requests, for all files.
 const REQUESTS_MAX: usize = 32;
+/// Maximum bytes kept of requests that were read to their end, and that the kernel has too.
+const PASSED_MAX_BYTES: u64 = 32 << 20;
 
 /// A version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,16 +58,34 @@ struct Run {
     first: u64,
     count: u64,
     pieces: Arc<Pieces>,
+    turn: Turn,
+}
+
+/// Place in the order of eviction: runs that were passed on go first, then those whose last use is the
+/// longest ago.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    is_kept: bool,
     used: u64,
+}
+
+/// Reader of blocks, who may come back to them or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The kernel, which has its own copy of what it read.
+    Kernel,
+    /// Programs that read past the kernel's cache, or this process.
+    Program,
 }
 
 #[derive(Default)]
 struct Blocks {
     slots: HashMap<Key, Slot>,
     runs: HashMap<u64, Run>,
-    by_use: BTreeMap<u64, u64>,
+    by_turn: BTreeMap<Turn, u64>,
     clock: u64,
     bytes: u64,
+    passed_bytes: u64,
 }
 
 impl Blocks {
@@ -72,12 +94,40 @@ impl Blocks {
         let Some(Slot::Ready(number)) = self.slots.get(key) else {
             return None;
         };
-        let run = self.runs.get_mut(number)?;
-        self.clock += 1;
-        self.by_use.remove(&run.used);
-        run.used = self.clock;
-        self.by_use.insert(self.clock, *number);
+        let number = *number;
+        self.move_run(number, true);
+        let run = self.runs.get(&number)?;
         Some((run.pieces.clone(), run.first))
+    }
+
+    /// Moves a run to the end of the order of eviction, or of those that go first.
+    fn move_run(&mut self, number: u64, is_kept: bool) {
+        let Some(run) = self.runs.get_mut(&number) else {
+            return;
+        };
+        self.clock += 1;
+        self.by_turn.remove(&run.turn);
+        let bytes = run.pieces.len();
+        self.passed_bytes -= if run.turn.is_kept { 0 } else { bytes };
+        self.passed_bytes += if is_kept { 0 } else { bytes };
+        run.turn = Turn {
+            is_kept,
+            used: self.clock,
+        };
+        self.by_turn.insert(run.turn, number);
+    }
+
+    /// A block was read to its end by somebody who will not come back. Runs are read forwards: behind
+    /// its last block all of a run goes.
+    fn passed(&mut self, key: &Key) {
+        let Some(Slot::Ready(number)) = self.slots.get(key) else {
+            return;
+        };
+        let number = *number;
+        let is_last = |run: &Run| key.1 + 1 == run.first + run.count;
+        if self.runs.get(&number).is_some_and(is_last) {
+            self.move_run(number, false);
+        }
     }
 
     fn store(&mut self, version: &Arc<Version>, first: u64, count: u64, pieces: Arc<Pieces>) {
@@ -88,25 +138,32 @@ impl Blocks {
             self.slots.insert(key, Slot::Ready(number));
         }
         self.bytes += pieces.len();
-        self.by_use.insert(number, number);
+        let turn = Turn {
+            is_kept: true,
+            used: number,
+        };
+        self.by_turn.insert(turn, number);
         let run = Run {
             version: version.clone(),
             first,
             count,
             pieces,
-            used: number,
+            turn,
         };
         self.runs.insert(number, run);
     }
 
     fn shrink(&mut self, limit: u64) {
-        while self.bytes > limit
-            && let Some((_, oldest)) = self.by_use.pop_first()
+        while (self.bytes > limit || self.passed_bytes > PASSED_MAX_BYTES)
+            && let Some((turn, oldest)) = self.by_turn.pop_first()
         {
             let Some(run) = self.runs.remove(&oldest) else {
                 continue;
             };
             self.bytes -= run.pieces.len();
+            if !turn.is_kept {
+                self.passed_bytes -= run.pieces.len();
+            }
             for block in run.first..run.first + run.count {
                 let key = (run.version.clone(), block);
                 if matches!(self.slots.get(&key), Some(Slot::Ready(number)) if *number == oldest) {
@@ -122,6 +179,7 @@ pub(crate) struct Cache<S> {
     store: Arc<S>,
     blocks: Arc<Mutex<Blocks>>,
     requests: Arc<Semaphore>,
+    buffers: Arc<Buffers>,
     block_bytes: u64,
     limit: u64,
     disk: Option<Arc<DiskCache>>,
@@ -139,6 +197,7 @@ impl<S: Store> Cache<S> {
             store,
             blocks: Arc::default(),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            buffers: Buffers::new(REQUEST_MAX_BYTES as usize),
             block_bytes,
             limit,
             disk: None,
@@ -215,7 +274,7 @@ impl<S: Store> Cache<S> {
             self.requests.clone(),
         );
         let (block_bytes, limit) = (self.block_bytes, self.limit);
-        let disk = self.disk.clone();
+        let (disk, buffers) = (self.disk.clone(), self.buffers.clone());
         tokio::spawn(async move {
             let on_disk = match &disk {
                 Some(disk) if disk.has(&version, first) => disk.read(&version, first, count).await,
@@ -228,8 +287,12 @@ impl<S: Store> Cache<S> {
                     let offset = first * block_bytes;
                     let length = (count * block_bytes).min(version.bytes - offset);
                     let etag = version.etag.as_deref();
-                    let loaded = store.read(&version.name, etag, offset, length).await;
-                    let loaded = loaded.map(|pieces| Arc::new(Pieces::from(pieces)));
+                    let mut buffer = buffers.take(length as usize);
+                    let range = (offset, length);
+                    let loaded = store.read_into(&version.name, etag, range, &mut buffer);
+                    let loaded = loaded.await;
+                    let loaded =
+                        loaded.map(|()| Arc::new(Pieces::from(vec![buffers.lend(buffer)])));
                     if let (Ok(pieces), Some(disk)) = (&loaded, &disk)
                         && pieces.len() == length
                     {
@@ -279,9 +342,9 @@ impl<S: Store> Cache<S> {
     /// Reads bytes of an object, as pieces.
     async fn read(
         &self,
+        reader: Reader,
         version: &Arc<Version>,
-        offset: u64,
-        length: u64,
+        (offset, length): (u64, u64),
         pieces: &mut Vec<Bytes>,
     ) -> Result<()> {
         let end = offset + length;
@@ -312,12 +375,23 @@ impl<S: Store> Cache<S> {
             }
             from = to + 1;
         }
+        if reader == Reader::Kernel {
+            let mut blocks = self.blocks.lock();
+            let read_to_the_end = match end == version.bytes {
+                true => end.div_ceil(self.block_bytes),
+                false => end / self.block_bytes,
+            };
+            for block in first..read_to_the_end {
+                blocks.passed(&(version.clone(), block));
+            }
+        }
         Ok(())
     }
 
     /// The bytes of `spans`, as pieces. `own` is the file's own object.
     pub(crate) async fn gather(
         &self,
+        reader: Reader,
         own: &Arc<Version>,
         spans: &[Span<FileSource>],
     ) -> Result<Vec<Bytes>> {
@@ -331,12 +405,13 @@ impl<S: Store> Cache<S> {
                     pieces.extend(source.bytes(span.length));
                 }
                 Some(FileSource::Own { offset }) => {
-                    self.read(own, *offset, span.length, &mut pieces).await?;
+                    let range = (*offset, span.length);
+                    self.read(reader, own, range, &mut pieces).await?;
                 }
                 Some(FileSource::Segment { segment, offset }) => {
                     let version = segment_version(segment);
-                    self.read(&version, *offset, span.length, &mut pieces)
-                        .await?;
+                    let range = (*offset, span.length);
+                    self.read(reader, &version, range, &mut pieces).await?;
                 }
             }
         }
@@ -381,7 +456,10 @@ mod tests {
 
     async fn text(cache: &Cache<MemoryStore>, version: &Arc<Version>, at: u64, n: u64) -> String {
         let mut pieces = Vec::new();
-        cache.read(version, at, n, &mut pieces).await.unwrap();
+        cache
+            .read(Reader::Program, version, (at, n), &mut pieces)
+            .await
+            .unwrap();
         String::from_utf8(pieces.concat()).unwrap()
     }
 
@@ -402,6 +480,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_the_kernel_has_read_goes_first() {
+        let store = Arc::new(MemoryStore::default());
+        store.write("o", "t", b"0123456789abcdefghij");
+        let cache = Cache::new(store.clone(), 4, 8);
+        let object = version("etag0", 20);
+        let read = async |reader, at| {
+            let mut pieces = Vec::new();
+            let read = cache.read(reader, &object, (at, 4), &mut pieces);
+            read.await.unwrap();
+            store.take_calls().len()
+        };
+        assert_eq!(read(Reader::Program, 0).await, 1);
+        assert_eq!(read(Reader::Kernel, 4).await, 1);
+        assert_eq!(read(Reader::Program, 8).await, 1, "in place of the second");
+        assert_eq!(read(Reader::Program, 0).await, 0);
+        assert_eq!(read(Reader::Program, 8).await, 0);
+        assert_eq!(read(Reader::Kernel, 4).await, 1);
+        let blocks = cache.blocks.lock();
+        let passed = blocks.runs.values().filter(|run| !run.turn.is_kept);
+        let passed: u64 = passed.map(|run| run.pieces.len()).sum();
+        assert_eq!((blocks.passed_bytes, passed), (4, 4));
+        assert_eq!(blocks.by_turn.len(), blocks.runs.len());
+    }
+
+    #[tokio::test]
     async fn it_is_bounded_and_keeps_no_failures() {
         let store = Arc::new(MemoryStore::default());
         store.write("o", "t", b"0123456789abcdefghij");
@@ -411,7 +514,7 @@ mod tests {
         assert!(cache.blocks.lock().bytes <= 8);
         store.fail(|verb, _| (verb == "GET").then_some(Why::Timeout));
         let error = cache
-            .read(&object, 0, 4, &mut Vec::new())
+            .read(Reader::Program, &object, (0, 4), &mut Vec::new())
             .await
             .unwrap_err();
         assert_eq!(error.why, Why::Timeout);
@@ -419,7 +522,9 @@ mod tests {
         assert_eq!(text(&cache, &object, 0, 4).await, "0123");
         // Another version must not be returned.
         store.write("o", "t", b"other");
-        let old = cache.read(&object, 4, 4, &mut Vec::new()).await;
+        let mut pieces = Vec::new();
+        let old = cache.read(Reader::Program, &object, (4, 4), &mut pieces);
+        let old = old.await;
         assert_eq!(old.unwrap_err().why, Why::Changed);
     }
 }

@@ -18,7 +18,7 @@ use futures_util::StreamExt;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Version};
+use crate::cache::{Cache, Reader, Version};
 use crate::chance;
 use crate::content::{Content, FileSource, Layout};
 use crate::extents::Span;
@@ -210,7 +210,7 @@ impl<S: Store> Committer<S> {
         if size <= self.limits.whole_bytes {
             let body = self
                 .cache
-                .gather(&target.own, &content.spans(0, size))
+                .gather(Reader::Program, &target.own, &content.spans(0, size))
                 .await?;
             return Ok(Prepared {
                 body: Body::Whole(body),
@@ -291,7 +291,8 @@ impl<S: Store> Committer<S> {
         );
         let objects = pack(spans, self.limits.segment_bytes);
         let upload = |spans: Vec<Span<FileSource>>| async move {
-            let body = self.cache.gather(&target.own, &spans).await?;
+            let body = self.cache.gather(Reader::Program, &target.own, &spans);
+            let body = body.await?;
             let segment = self.upload(target.file_id, body).await?;
             Ok::<_, StoreError>((spans, segment))
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 
-use crate::cache::Version;
+use crate::cache::{Reader, Version};
 use crate::commit::Committer;
 use crate::content::{FileSource, Layout};
 use crate::extents::Span;
@@ -237,7 +237,7 @@ impl<S: Store> Committer<S> {
             bytes: 0,
         });
         self.cache.prefetch_spans(&own, &spans);
-        let body = self.cache.gather(&own, &spans).await?;
+        let body = self.cache.gather(Reader::Program, &own, &spans).await?;
         self.upload(id, body).await
     }
 }

@@ -266,6 +266,22 @@ pub(crate) trait Store: Send + Sync + 'static {
         length: u64,
     ) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
+    /// Reads like [`Store::read`], `length` bytes from `offset` into a buffer that is empty.
+    fn read_into(
+        &self,
+        object: &ObjectName,
+        etag: Option<&str>,
+        (offset, length): (u64, u64),
+        buffer: &mut Vec<u8>,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async move {
+            for piece in self.read(object, etag, offset, length).await? {
+                buffer.extend_from_slice(&piece);
+            }
+            Ok(())
+        }
+    }
+
     /// The parts of a version of a static large object ([`Why::Changed`] for another version);
     /// `None` if some are not objects.
     fn manifest(

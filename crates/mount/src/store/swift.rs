@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_client::{
-    ByteRange, Capabilities, ClientError, Condition, Entry, Info, ListQuery, ManifestEntry,
-    Payload, Swift, WriteError, encode_value,
+    ByteRange, Capabilities, ClientError, Condition, Entry, GetQuery, Info, ListQuery,
+    ManifestEntry, Payload, Swift, WriteError, encode_value,
 };
 use cairn_types::Timestamp;
 use http::StatusCode;
@@ -372,15 +372,30 @@ impl Store for SwiftStore {
         offset: u64,
         length: u64,
     ) -> Result<Vec<Bytes>> {
-        let condition = etag.map_or(Condition::None, Condition::Matches);
-        let (container, name) = (&object.container, &object.name);
+        let mut buffer = Vec::with_capacity(length as usize);
         let range = (offset, length);
-        let read = self.swift.get_range(container, name, range, condition);
+        self.read_into(object, etag, range, &mut buffer).await?;
+        Ok(vec![buffer.into()])
+    }
+
+    async fn read_into(
+        &self,
+        object: &ObjectName,
+        etag: Option<&str>,
+        range: (u64, u64),
+        buffer: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (container, name) = (&object.container, &object.name);
+        let mut query = GetQuery {
+            range: Some(range),
+            condition: etag.map_or(Condition::None, Condition::Matches),
+            is_newest: false,
+        };
+        let read = self.swift.get_range(container, name, query, buffer);
         match read.await {
             Err(error) if self.decides() && etag.is_some() && error.is_condition() => {
-                let newest = self
-                    .swift
-                    .get_newest_range(container, name, range, condition);
+                query.is_newest = true;
+                let newest = self.swift.get_range(container, name, query, buffer);
                 Ok(newest.await?)
             }
             read => Ok(read?),

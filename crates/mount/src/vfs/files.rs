@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::tree::Node;
 use super::{LOADS_MAX, Vfs};
 use crate::attributes::Kind;
-use crate::cache::Version;
+use crate::cache::{Reader, Version};
 use crate::content::{Chunk, FileSource};
 use crate::error::{FsError, FsResult};
 use crate::extents::Span;
@@ -194,6 +194,11 @@ impl<S: Store> Vfs<S> {
         let node = &handle.node;
         let size = u64::from(size);
         let window = handle.ahead.lock().window(offset, size);
+        // Writers' handles read past the kernel's cache.
+        let reader = match handle.mode.is_writer {
+            true => Reader::Program,
+            false => Reader::Kernel,
+        };
         for _ in 0..LOADS_MAX {
             let path = self.tree.lock().path(node.ino);
             let (own, spans, is_local) = {
@@ -208,7 +213,7 @@ impl<S: Store> Vfs<S> {
             if path.is_none() && spans.iter().any(is_own) {
                 return Err(FsError::Stale);
             }
-            match self.cache.gather(&own, &spans).await {
+            match self.cache.gather(reader, &own, &spans).await {
                 Ok(pieces) => return Ok(pieces),
                 // Another client has written a new version, or removed it.
                 Err(error) if matches!(error.why, Why::NotFound | Why::Changed) => {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::cache::Cache;
+use crate::cache::{Cache, Reader};
 use crate::store::{MemoryStore, ObjectName, Why};
 
 const TEXT: &[u8; 20] = b"0123456789abcdefghij";
@@ -43,7 +43,10 @@ fn object(name: &str, etag: Option<&str>) -> Arc<Version> {
 /// Reads bytes, and waits until they are on the disk.
 async fn text(cache: &Cache<MemoryStore>, version: &Arc<Version>, at: u64, n: u64) -> String {
     let mut pieces = Vec::new();
-    cache.read(version, at, n, &mut pieces).await.unwrap();
+    cache
+        .read(Reader::Program, version, (at, n), &mut pieces)
+        .await
+        .unwrap();
     if let Some(disk) = &cache.disk {
         let all = disk.pending.acquire_many(PENDING_MAX as u32).await;
         drop(all.unwrap());
@@ -106,7 +109,9 @@ async fn other_versions_accounts_and_other_clients_segments_are_not_mixed_up() {
     );
     store.write("o", "t", b"another version.....");
     let (old, mut pieces) = (object("o", Some("etag9")), Vec::new());
-    let read = second.read(&old, 0, 4, &mut pieces).await;
+    let read = second
+        .read(Reader::Program, &old, (0, 4), &mut pieces)
+        .await;
     assert_eq!(read.unwrap_err().why, Why::Changed);
     drop(second);
     let other = DiskOptions {
