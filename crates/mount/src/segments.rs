@@ -4,13 +4,28 @@
 //! During a rename two manifests refer to the same segments. Before it a mark is created beside
 //! them, `.segments/FILE-ID/shared`, and removed afterwards. If a rename is interrupted the mark
 //! stays: its segments then outlive both names, which costs space, but neither name loses bytes
-//! when the other is removed.
+//! when the other is removed. Each mount writes marks of its own, so that one which finds its mark
+//! replaced knows that another mount has given the file a further name meanwhile, and leaves it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::commit::Committer;
-use crate::store::{Expect, Headers, Result, SEGMENTS, Segment, Store, Why, file_id, insist};
+use bytes::Bytes;
+
+use crate::commit::{Committer, random_id};
+use crate::store::{
+    Expect, Headers, Result, SEGMENTS, Segment, Store, StoreError, Why, file_id, insist,
+};
+
+/// Maximum times that a mark is written while other mounts make and remove it.
+const MARKS_MAX: u32 = 20;
+
+/// A mark that this mount has made.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    name: String,
+    etag: String,
+}
 
 fn mark_of(id: &str) -> String {
     format!("{SEGMENTS}/{id}/shared")
@@ -25,29 +40,52 @@ impl<S: Store> Committer<S> {
     }
 
     /// Marks segments as shared by several names. Returns the new marks: an existing one belongs to
-    /// an interrupted rename, and must stay.
-    pub(crate) async fn share(&self, segments: &[Arc<Segment>]) -> Result<Vec<String>> {
+    /// another rename, which may have been interrupted, and must stay.
+    pub(crate) async fn share(&self, segments: &[Arc<Segment>]) -> Result<Vec<Mark>> {
         let ids: BTreeSet<&str> = segments.iter().filter_map(|s| self.owner(s)).collect();
         let mut new = Vec::new();
         for id in ids {
-            let mark = mark_of(id);
-            let headers = Headers::new("application/octet-stream");
-            // A mark found at a retry stays, since it may be another mount's.
-            let put = || self.store.put(&mark, &headers, Vec::new(), Expect::Nothing);
-            match insist(put).await {
-                Ok(_) => new.push(mark),
-                Err(error) if error.why == Why::Changed => {}
-                Err(error) => return Err(error),
-            }
+            new.extend(self.put_mark(mark_of(id)).await?);
         }
         Ok(new)
     }
 
-    /// Removes marks. One that stays only costs space.
-    pub(crate) async fn unshare(&self, marks: Vec<String>) {
-        for mark in marks {
-            if let Err(error) = self.store.delete(&mark, Expect::Anything).await {
-                tracing::warn!(%mark, %error, "segments stay marked as shared, and will not be removed");
+    /// Makes a mark, or replaces the one that is there: `None`.
+    async fn put_mark(&self, name: String) -> Result<Option<Mark>> {
+        let headers = Headers::new("application/octet-stream");
+        let body = Bytes::from(random_id());
+        let mut before: Option<String> = None;
+        for _ in 0..MARKS_MAX {
+            let expect = before.as_deref().map_or(Expect::Nothing, Expect::Version);
+            let put = || self.store.put(&name, &headers, vec![body.clone()], expect);
+            match insist(put).await {
+                Ok(etag) if before.is_none() => return Ok(Some(Mark { name, etag })),
+                Ok(_) => return Ok(None),
+                Err(error) if error.why == Why::Changed => {}
+                Err(error) => return Err(error),
+            }
+            // A mark found at a retry stays, since it may be another mount's.
+            before = match self.store.head_newest(&name).await {
+                Ok(stat) => Some(stat.etag),
+                Err(error) if error.why == Why::NotFound => None,
+                Err(error) => return Err(error),
+            };
+        }
+        let message = format!("{name} comes and goes");
+        Err(StoreError::new(Why::Unavailable, message))
+    }
+
+    /// Removes marks that no other mount has replaced. One that stays only costs space.
+    pub(crate) async fn unshare(&self, marks: Vec<Mark>) {
+        for Mark { name, etag } in marks {
+            match self.store.delete(&name, Expect::Version(&etag)).await {
+                Ok(_) => {}
+                Err(error) if error.why == Why::Changed => {
+                    tracing::info!(mark = name, "another name may share segments: they stay");
+                }
+                Err(error) => {
+                    tracing::warn!(mark = name, %error, "segments stay marked as shared, and will not be removed");
+                }
             }
         }
     }

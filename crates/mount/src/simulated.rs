@@ -14,6 +14,10 @@ use rand::{RngExt, SeedableRng};
 pub(crate) enum Plant {
     /// Appended bytes stay where the file ended for the writer.
     AppendsInPlace,
+    /// Names are not counted any more before they are removed.
+    CountsLate,
+    /// A name that is removed takes segments along whatever it is by then.
+    TakesAlong,
 }
 
 struct Simulation {

@@ -21,6 +21,9 @@ pub(crate) use swift::{SwiftStore, options};
 /// Name prefix of the mount's own objects in a container.
 pub(crate) const SEGMENTS: &str = ".segments";
 
+/// ETag of an empty object. Hard links have it, too, as they are empty objects for the store.
+pub(crate) const EMPTY_ETAG: &str = "d41d8cd98f00b204e9800998ecf8427e";
+
 /// Length of the ids of files.
 pub(crate) const ID_CHARS: usize = 32;
 
@@ -337,8 +340,9 @@ pub(crate) trait Store: Send + Sync + 'static {
         etag: Option<&str>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Deletes an object, or a large object's manifest; returns false if there is none. The
-    /// condition is effective if the store evaluates conditions at commit.
+    /// Deletes an object, or a large object's manifest; returns false if there is none, or fails with
+    /// [`Why::Changed`] if one was expected. The condition is effective if the store evaluates
+    /// conditions at commit.
     fn delete(&self, name: &str, expect: Expect<'_>) -> impl Future<Output = Result<bool>> + Send;
 
     /// A page of names after `marker` that begin with `prefix`; with `flat`, not cut at slashes.

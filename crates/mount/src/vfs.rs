@@ -14,6 +14,7 @@ mod flattening;
 mod links;
 mod misses;
 mod names;
+mod removals;
 mod renames;
 #[cfg(test)]
 mod tests;

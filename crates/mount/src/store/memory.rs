@@ -11,7 +11,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    Expect, Form, Headers, ObjectName, Part, Result, Row, Stat, Store, StoreError, Usage, Why,
+    EMPTY_ETAG, Expect, Form, Headers, ObjectName, Part, Result, Row, Stat, Store, StoreError,
+    Usage, Why,
 };
 use crate::time::Time;
 
@@ -27,6 +28,8 @@ enum Body {
 struct Object {
     body: Body,
     etag: String,
+    /// Number of its version, which no other has, and copies have too.
+    number: u64,
     changed: Time,
     headers: Headers,
 }
@@ -58,6 +61,8 @@ pub(crate) struct MemoryStore {
     /// Each call yields to others at random before it starts.
     turns: Arc<Mutex<Option<StdRng>>>,
     decides_nothing: Arc<AtomicBool>,
+    /// Links have ETags of their own, other than in a real store.
+    tells_links_apart: Arc<AtomicBool>,
     /// A planted bug: a failed condition is reported as success, and nothing is written.
     believes_lost_swaps: Arc<AtomicBool>,
 }
@@ -77,12 +82,26 @@ impl MemoryStore {
         *self.lost.lock() = None;
     }
 
+    /// The same objects for a mount whose calls do not fail.
+    pub(crate) fn beside(&self) -> MemoryStore {
+        MemoryStore {
+            faults: Arc::default(),
+            lost: Arc::default(),
+            calls: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     pub(crate) fn take_turns(&self, seed: u64) {
         *self.turns.lock() = Some(StdRng::seed_from_u64(seed));
     }
 
     pub(crate) fn decide_nothing(&self) {
         self.decides_nothing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn tell_links_apart(&self) {
+        self.tells_links_apart.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn plant_lost_swaps(&self) {
@@ -109,6 +128,12 @@ impl MemoryStore {
     pub(crate) fn etag(&self, name: &str) -> Option<String> {
         let objects = self.objects.lock();
         objects.get(name).map(|object| object.etag.clone())
+    }
+
+    /// The number of an object's version: empty ones are told apart by it, other than by their ETags.
+    pub(crate) fn version(&self, name: &str) -> Option<u64> {
+        let objects = self.objects.lock();
+        objects.get(name).map(|object| object.number)
     }
 
     /// Writes an object like another client.
@@ -160,10 +185,19 @@ impl MemoryStore {
         body: Body,
     ) -> String {
         let version = self.versions.fetch_add(1, Ordering::Relaxed);
-        let etag = format!("etag{version}");
+        let is_empty = match &body {
+            Body::Bytes(bytes) => bytes.is_empty(),
+            Body::Parts(_) => false,
+            Body::Link(_) => !self.tells_links_apart.load(Ordering::Relaxed),
+        };
+        let etag = match is_empty {
+            true => EMPTY_ETAG.to_owned(),
+            false => format!("etag{version}"),
+        };
         let object = Object {
             body,
             etag: etag.clone(),
+            number: version,
             changed: Time::now(),
             headers: headers.clone(),
         };
@@ -201,6 +235,17 @@ fn find<'a>(objects: &'a BTreeMap<String, Object>, name: &str) -> Result<&'a Obj
     match &object.body {
         Body::Link(target) => objects.get(target).ok_or_else(missing),
         _ => Ok(object),
+    }
+}
+
+/// Reads are of the version that is expected, also where a link leads to it.
+fn of_version(name: &str, object: &Object, etag: &str) -> Result<()> {
+    match object.etag == etag {
+        true => Ok(()),
+        false => {
+            let message = format!("{name} is {:?}", object.etag);
+            Err(StoreError::new(Why::Changed, message))
+        }
     }
 }
 
@@ -307,11 +352,7 @@ impl Store for MemoryStore {
         self.called("GET", &object.name).await?;
         let objects = self.objects.lock();
         if let Some(etag) = etag {
-            let is = find(&objects, &object.name)?.etag.as_str();
-            if is != etag {
-                let message = format!("{} is {is:?}", object.name);
-                return Err(StoreError::new(Why::Changed, message));
-            }
+            of_version(&object.name, find(&objects, &object.name)?, etag)?;
         }
         Ok(vec![read(&objects, &object.name, offset, length)?])
     }
@@ -319,8 +360,9 @@ impl Store for MemoryStore {
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
         self.called("MANIFEST", name).await?;
         let objects = self.objects.lock();
-        MemoryStore::expect(&objects, name, Expect::Version(etag))?;
-        match &find(&objects, name)?.body {
+        let object = find(&objects, name)?;
+        of_version(name, object, etag)?;
+        match &object.body {
             Body::Bytes(_) | Body::Link(_) => Ok(None),
             Body::Parts(parts) => Ok(Some(parts.clone())),
         }
@@ -409,7 +451,7 @@ impl Store for MemoryStore {
         let mut objects = self.objects.lock();
         let object = find(&objects, source)?.clone();
         if let Some(etag) = etag {
-            MemoryStore::expect(&objects, source, Expect::Version(etag))?;
+            of_version(source, &object, etag)?;
         }
         objects.insert(target.to_owned(), object);
         Ok(())
@@ -418,7 +460,7 @@ impl Store for MemoryStore {
     async fn delete(&self, name: &str, expect: Expect<'_>) -> Result<bool> {
         self.called("DELETE", name).await?;
         let mut objects = self.objects.lock();
-        if self.decides() && objects.contains_key(name) {
+        if self.decides() {
             MemoryStore::expect(&objects, name, expect)?;
         }
         let was_there = objects.remove(name).is_some();

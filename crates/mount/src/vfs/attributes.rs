@@ -6,7 +6,7 @@ use super::tree::{Node, ROOT, State};
 use super::{Attr, LOADS_MAX, Vfs, files};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Store, Why, insist};
+use crate::store::{Expect, Store, StoreError, Why, insist};
 use crate::time::{Instant, Time};
 
 /// Attributes to change by `setattr`.
@@ -172,6 +172,10 @@ impl<S: Store> Vfs<S> {
         };
         let path = self.path(node.ino)?;
         let stored = match etag {
+            Some(etag) if self.is_link_now(&path, Some(&etag)).await? => {
+                let message = format!("{path} is a hard link now");
+                Err(StoreError::new(Why::Changed, message))
+            }
             Some(etag) => {
                 let expect = Expect::Version(&etag);
                 let posted = insist(|| self.store.post(&path, &headers, expect)).await;

@@ -20,7 +20,8 @@ use crate::error::{FsError, FsResult};
 use crate::extents::Extents;
 use crate::history;
 use crate::store::{
-    Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look, file_id,
+    EMPTY_ETAG, Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look,
+    file_id, is_home,
 };
 use crate::time::Instant;
 
@@ -174,7 +175,13 @@ impl<S: Store> Vfs<S> {
             });
             prepared
         };
-        let swapped = self.committer.swap(&target, &prepared).await;
+        let swapped = match self.is_link_instead(node, path, etag.as_deref()).await? {
+            true => {
+                let message = format!("{path} is a hard link now");
+                Err(StoreError::new(Why::Changed, message))
+            }
+            false => self.committer.swap(&target, &prepared).await,
+        };
         if let Err(error) = &swapped
             && let Some(attempt) = node.state.lock().attempts.last_mut()
         {
@@ -224,10 +231,17 @@ impl<S: Store> Vfs<S> {
 
     /// Examines the store after a failed commit: it may have taken place, or another version may
     /// have been first, which then becomes the base. The caller holds the node's `mutation`.
-    async fn catch_up(&self, node: &Arc<Node>, path: &str, error: StoreError) -> FsResult<()> {
+    pub(super) async fn catch_up(
+        &self,
+        node: &Arc<Node>,
+        path: &str,
+        error: StoreError,
+    ) -> FsResult<()> {
         let expected = node.state.lock().etag.clone();
         let stat = match self.store.head_newest(path).await {
             Ok(stat) => stat,
+            // The last of several names was removed: another object there would have none.
+            Err(look) if look.why == Why::NotFound && is_home(path) => return Err(FsError::Stale),
             Err(look) if look.why == Why::NotFound => {
                 // Removed: the old version's object can no longer be read, but its segments can. If
                 // no version was expected, nothing has changed.
@@ -282,7 +296,10 @@ impl<S: Store> Vfs<S> {
                         attempt.is_in_doubt = false;
                         attempt.written = Extents::default();
                     }
-                    (None, is_moved || expected.as_ref() != Some(&stat.etag))
+                    let is_other = expected.as_ref() != Some(&stat.etag);
+                    // All empty versions look alike.
+                    let may_be = error.why == Why::Changed && stat.etag == EMPTY_ETAG;
+                    (None, is_moved || is_other || may_be)
                 }
             }
         };
@@ -301,6 +318,37 @@ impl<S: Store> Vfs<S> {
             None => self.rebase(node, path, stat, layout, &error),
         }
         Ok(())
+    }
+
+    /// Has another host made the name a hard link, which the condition of a commit does not tell? A
+    /// version that was seen just now is believed.
+    async fn is_link_instead(&self, node: &Node, path: &str, etag: Option<&str>) -> FsResult<bool> {
+        let is_believed = node.state.lock().fresh_until > Instant::now();
+        Ok(!is_believed && self.is_link_now(path, etag).await?)
+    }
+
+    /// Finds out whether commits in doubt have taken place. The caller holds the node's `mutation`.
+    pub(super) async fn settle_doubts(&self, node: &Arc<Node>) -> FsResult<()> {
+        for lost in 0..SWAPS_MAX {
+            let is_in_doubt = {
+                let mut state = node.state.lock();
+                let attempts = state.attempts.iter_mut();
+                attempts.for_each(|attempt| attempt.is_current = false);
+                let is_stored = state.etag.is_some() && !state.is_unlinked;
+                is_stored && state.attempts.iter().any(|attempt| attempt.is_in_doubt)
+            };
+            if !is_in_doubt {
+                return Ok(());
+            }
+            pause(lost).await;
+            let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
+            let error = StoreError {
+                is_in_doubt: true,
+                ..StoreError::new(Why::Unavailable, format!("{path} may have been written"))
+            };
+            self.catch_up(node, &path, error).await?;
+        }
+        Err(FsError::Contended)
     }
 
     /// Makes another version the base of the local writes.

@@ -3,25 +3,27 @@
 
 use std::sync::Arc;
 
+use super::removals::Leaving;
+use super::renames::both_stay;
 use super::tree::{Node, parent_of};
 use super::{Attr, Found, Vfs};
 use crate::attributes::Kind;
 use crate::error::{FsError, FsResult};
 use crate::links::{HardLink, NAMES_MAX};
-use crate::store::{Expect, Store, StoreError, Why, insist};
+use crate::store::{Expect, Stat, Store, StoreError, Why, insist};
 use crate::time::{Instant, Time};
 
 /// Maximum versions of a file that a first hard link copies while other mounts write it.
 const COPIES_MAX: u32 = 20;
 
-/// A name that is about to be removed or replaced.
-pub(super) enum Leaving {
-    /// A file's only name.
-    Only(Arc<Node>),
-    /// One of several.
-    Link(Arc<Node>, HardLink),
-    /// Another host has put another object in its place.
-    Unknown,
+/// May what has failed have taken place?
+fn is_in_doubt(error: &FsError) -> bool {
+    matches!(error, FsError::Store(error) if error.is_in_doubt)
+}
+
+/// Is it a hard link to this object?
+fn leads_to(stat: &Stat, home: &str) -> bool {
+    HardLink::of_content_type(&stat.headers.content_type).is_some_and(|link| link.home() == home)
 }
 
 impl<S: Store> Vfs<S> {
@@ -70,7 +72,9 @@ impl<S: Store> Vfs<S> {
             }
         };
         if let Err(error) = self.put_link(&path, &link, kind, Expect::Nothing).await {
-            self.leave(&node, &link).await;
+            if !is_in_doubt(&error) {
+                self.leave(&node, &link).await;
+            }
             return Err(error);
         }
         {
@@ -123,7 +127,7 @@ impl<S: Store> Vfs<S> {
         let new = link.another();
         self.committer.enter_name(&new).await?;
         let put = self.put_link(name, &new, kind, Expect::Anything).await;
-        if put.is_err() {
+        if put.as_ref().is_err_and(|error| !is_in_doubt(error)) {
             self.leave_entry(&new).await;
         }
         put
@@ -144,8 +148,14 @@ impl<S: Store> Vfs<S> {
         for _ in 0..COPIES_MAX {
             if let Some(version) = self.copy_version(own, &home, node, &mut shared).await? {
                 self.committer.make_names([&first, &second]).await?;
-                let expect = Expect::Version(&version);
-                match self.put_link(own, &first, kind, expect).await {
+                let put = match self.is_link_now(own, Some(&version)).await? {
+                    true => Err(FsError::Exists),
+                    false => {
+                        let expect = Expect::Version(&version);
+                        self.put_link(own, &first, kind, expect).await
+                    }
+                };
+                match put {
                     Ok(()) => {
                         self.committer.unshare(shared).await;
                         self.tree.lock().rehome(node, own, &home);
@@ -170,7 +180,7 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Makes a name lead to a file; [`FsError::Exists`] if the condition does not hold. The entry says
-    /// whether a request whose answer was lost took place.
+    /// whether a request whose answer was lost took place; if that cannot be read, the error is in doubt.
     pub(super) async fn put_link(
         &self,
         name: &str,
@@ -185,8 +195,11 @@ impl<S: Store> Vfs<S> {
             Err(error) if error.why == Why::Changed || error.is_in_doubt => {
                 match self.link_at(name).await {
                     Ok(Some(there)) if there == *link => Ok(()),
-                    Ok(_) | Err(_) if error.why == Why::Changed => Err(FsError::Exists),
-                    Ok(_) | Err(_) => Err(error.into()),
+                    Ok(_) if error.why == Why::Changed => Err(FsError::Exists),
+                    looked => Err(FsError::Store(StoreError {
+                        is_in_doubt: looked.is_err(),
+                        ..error
+                    })),
                 }
             }
             Err(error) => Err(error.into()),
@@ -202,57 +215,6 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Prepares the removal or replacement of a name. The caller holds the node's `mutation`.
-    pub(super) async fn leaving(&self, path: &str, node: &Arc<Node>) -> FsResult<Leaving> {
-        let home = self.tree.lock().home(path);
-        let Some(home) = home else {
-            self.detach_content(path, node).await?;
-            return Ok(Leaving::Only(node.clone()));
-        };
-        match self.link_at(path).await? {
-            Some(link) if link.home() == home => Ok(Leaving::Link(node.clone(), link)),
-            Some(_) | None => Ok(Leaving::Unknown),
-        }
-    }
-
-    /// Records that a name has been removed or replaced on the store; the file goes with its last name.
-    pub(super) async fn left(&self, path: &str, leaving: Leaving) {
-        if let Leaving::Only(node) = &leaving {
-            self.unlinked(path, node);
-            return;
-        }
-        {
-            let mut tree = self.tree.lock();
-            tree.detach_path(path);
-            tree.removed(path);
-        }
-        self.touch(parent_of(path));
-        let Leaving::Link(node, link) = leaving else {
-            return;
-        };
-        let home = link.home();
-        let removed = async {
-            let left = self.committer.leave_name(&link).await?;
-            if left == 0 {
-                self.detach_content(&home, &node).await?;
-                self.committer.remove_home(&home).await?;
-            }
-            Ok::<usize, FsError>(left)
-        };
-        match removed.await {
-            Ok(0) => self.unlinked(&home, &node),
-            Ok(left) => {
-                let mut state = node.state.lock();
-                state.links = u32::try_from(left).unwrap_or(u32::MAX);
-                state.changed_here = Some(Instant::now());
-                state.ctime = Time::now();
-            }
-            Err(error) => {
-                tracing::warn!(home, %error, "a hard link that was removed is still counted");
-            }
-        }
-    }
-
     /// Moves one of several names of a file. The new name has an entry of its own: another host may
     /// remove the old one, with its entry, at the same time.
     pub(super) async fn rename_link(
@@ -260,22 +222,77 @@ impl<S: Store> Vfs<S> {
         from: &str,
         to: &str,
         node: &Arc<Node>,
-        target: Option<Arc<Node>>,
+        replaced: &mut Option<Leaving>,
     ) -> FsResult<()> {
-        let replaced = match &target {
-            Some(target) => Some(self.leaving(to, target).await?),
-            None => None,
+        let home = self.tree.lock().home(from);
+        let old = self.link_at(from).await?;
+        let Some(old) = old.filter(|old| home == Some(old.home())) else {
+            return Err(FsError::Stale);
         };
-        let old = self.link_at(from).await?.ok_or(FsError::Stale)?;
+        // Two names of one file stay what they are.
+        if let Some(Leaving::Link(_, there)) = replaced
+            && there.home() == old.home()
+        {
+            return Ok(());
+        }
         let kind = node.state.lock().attributes.kind;
         self.copy_link(to, &old, kind).await?;
-        if let Some(replaced) = replaced {
+        if let Some(replaced) = replaced.take() {
             self.left(to, replaced).await;
         }
-        let delete = || self.store.delete(from, Expect::Anything);
-        insist(delete).await?;
+        let is_gone = self.delete_if_still(from, &old).await?;
         self.leave(node, &old).await;
         self.renamed(from, to, node);
+        if !is_gone {
+            self.tree.lock().present(from);
+        }
+        Ok(())
+    }
+
+    /// Moves a hard link of an interrupted rename. What was written under the new name since then
+    /// stays, and so does the old one.
+    pub(super) async fn move_link_again(
+        &self,
+        name: &str,
+        new: &str,
+        (link, kind): &(HardLink, Kind),
+        begun: Time,
+    ) -> FsResult<()> {
+        match self.store.head_link(new).await {
+            Ok(there) if leads_to(&there, &link.home()) => {}
+            Ok(there) if there.changed > begun => {
+                both_stay(name, new);
+                return Ok(());
+            }
+            Err(error) if error.why != Why::NotFound => return Err(error.into()),
+            Ok(_) | Err(_) => self.copy_link(new, link, *kind).await?,
+        }
+        self.delete_link(name, link).await
+    }
+
+    /// Moves a name that another host has made a hard link since it was listed.
+    pub(super) async fn move_new_link(&self, name: &str, new: &str) -> FsResult<()> {
+        let stat = match self.store.head_link(name).await {
+            Ok(stat) => stat,
+            Err(error) if error.why == Why::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let content_type = &stat.headers.content_type;
+        let link = HardLink::of_content_type(content_type).ok_or(FsError::Contended)?;
+        let kind = Kind::of_content_type(content_type);
+        self.copy_link(new, &link, kind).await?;
+        self.delete_link(name, &link).await
+    }
+
+    /// Removes a name whose file has got another one.
+    pub(super) async fn delete_link(&self, name: &str, link: &HardLink) -> FsResult<()> {
+        if !self.delete_if_still(name, link).await? {
+            tracing::warn!(
+                name,
+                "another host has replaced a name during a rename: it stays"
+            );
+        }
+        self.leave_entry(link).await;
         Ok(())
     }
 }

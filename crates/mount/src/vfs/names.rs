@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::files::OpenMode;
-use super::tree::{LISTING_LAG, Node, State, below, join, parent_of};
+use super::tree::{Attempt, LISTING_LAG, Node, State, below, join, parent_of};
 use super::{Attr, Vfs};
 use crate::attributes::{Attributes, Kind, Xattrs};
 use crate::content::{Content, Layout};
@@ -331,23 +331,23 @@ impl<S: Store> Vfs<S> {
             return Err(FsError::IsADirectory);
         }
         self.keep_directory(parent_of(&path)).await?;
-        let _turn = node.mutation.lock().await;
-        let leaving = self.leaving(&path, &node).await?;
-        // The name is removed, whoever has written it last: that is the meaning of unlink.
-        let delete = || self.store.delete(&path, Expect::Anything);
-        insist(delete).await?;
-        self.left(&path, leaving).await;
+        self.remove(&path, node).await?;
         self.settle_closes().await;
         Ok(())
     }
 
     /// Prepares a file for the removal of its object: open handles keep its bytes, and its segments
-    /// become known, so that they can be removed with the last handle.
-    pub(super) async fn detach_content(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
+    /// become known, so that they can be removed with the last handle. Returns the version that this was
+    /// done for; `None` if there is nothing to do for any.
+    pub(super) async fn detach_content(
+        &self,
+        path: &str,
+        node: &Arc<Node>,
+    ) -> FsResult<Option<String>> {
         let (is_open, may_have_segments) = {
             let state = node.state.lock();
             if state.etag.is_none() || state.attributes.kind != Kind::File {
-                return Ok(());
+                return Ok(None);
             }
             (
                 state.opens > 0,
@@ -355,36 +355,41 @@ impl<S: Store> Vfs<S> {
             )
         };
         if !is_open && !may_have_segments {
-            return Ok(());
+            return Ok(None);
         }
-        match self.load(node).await {
-            Ok(()) => {}
-            // It is gone, or in an unknown form: it has no segments of ours.
-            Err(FsError::NotFound | FsError::Stale) => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        let (own, is_needed, file_id) = {
-            let mut state = node.state.lock();
+        let (version, own, is_needed, file_id) = {
+            let mut state = match self.loaded(node).await {
+                Ok(state) => state,
+                // It is gone, or in an unknown form: it has no segments of ours.
+                Err(FsError::NotFound | FsError::Stale) => return Ok(None),
+                Err(FsError::Store(error)) if error.why == Why::NotFound => {
+                    return Ok(node.state.lock().etag.clone());
+                }
+                Err(error) => return Err(error),
+            };
+            let version = state.etag.clone();
             let spans = state.content.spans(0, u64::MAX);
             let is_own = |source| matches!(source, Some(crate::content::FileSource::Own { .. }));
             let is_needed = spans.into_iter().any(|span| is_own(span.source));
             let base = state.content.base();
             let needed = is_open && is_needed && base.is_plain;
             let own = self.own_version(path, &state);
-            (own, needed, state.file_id().to_owned())
+            (version, own, needed, state.file_id().to_owned())
         };
         if is_needed {
             let copy = match self.committer.copy_own(&own, &file_id).await {
                 Ok(copy) => copy,
-                // Another client has replaced or removed it: open handles cannot read on.
-                Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => return Ok(()),
+                // Another client has replaced or removed it.
+                Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => {
+                    return Ok(version);
+                }
                 Err(error) => return Err(error.into()),
             };
             let mut state = node.state.lock();
             state.content.own_moved(&copy);
             state.made.push(copy);
         }
-        Ok(())
+        Ok(version)
     }
 
     /// Records that the name has been removed from the store.
@@ -413,8 +418,18 @@ impl<S: Store> Vfs<S> {
     pub(super) fn drop_content(&self, node: &Node) {
         let segments = {
             let mut state = node.state.lock();
-            let mut segments = state.content.base().segments();
-            segments.append(&mut state.made);
+            let mut segments = match state.leaves_segments {
+                true => Vec::new(),
+                false => state.content.base().segments(),
+            };
+            // What may be on the store all the same may have another name by now.
+            let mut made = std::mem::take(&mut state.made);
+            let attempts = state.attempts.iter();
+            let doubtful: Vec<&Attempt> = attempts
+                .filter(|attempt| attempt.is_in_doubt || state.leaves_segments)
+                .collect();
+            made.retain(|made| !doubtful.iter().any(|tried| tried.needed.contains(made)));
+            segments.append(&mut made);
             state.content = crate::content::Content::default();
             state.is_loaded = true;
             segments

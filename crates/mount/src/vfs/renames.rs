@@ -8,12 +8,14 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt};
 
 use super::Vfs;
+use super::removals::{Leaving, Removed};
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::intents::BrokenIntent;
 use crate::links::HardLink;
+use crate::segments::Mark;
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::{Instant, Time};
 
@@ -39,17 +41,12 @@ impl Known {
     }
 }
 
-fn both_stay(name: &str, new: &str) {
+pub(super) fn both_stay(name: &str, new: &str) {
     tracing::warn!(
         name,
         new,
         "both names were written during a rename: both stay"
     );
-}
-
-/// Is it a hard link to this object?
-fn leads_to(stat: &Stat, home: &str) -> bool {
-    HardLink::of_content_type(&stat.headers.content_type).is_some_and(|link| link.home() == home)
 }
 
 impl<S: Store> Vfs<S> {
@@ -115,32 +112,54 @@ impl<S: Store> Vfs<S> {
             Some(target) => Some(target.mutation.lock().await),
             None => None,
         };
-        if self.tree.lock().home(from).is_some() {
-            return self.rename_link(from, to, node, target).await;
-        }
         let mut replaced = match &target {
-            Some(target) => Some(self.leaving(to, target).await?),
+            Some(target) => Some(self.replacing(to, target).await?),
             None => None,
         };
+        let moved = self.move_file(from, to, node, &mut replaced).await;
+        if let Some(replaced) = replaced {
+            self.stays(replaced).await;
+        }
+        moved
+    }
+
+    async fn move_file(
+        &self,
+        from: &str,
+        to: &str,
+        node: &Arc<Node>,
+        replaced: &mut Option<Leaving>,
+    ) -> FsResult<()> {
         let mut shared = Vec::new();
-        for tries in 1.. {
-            if tries > COPIES_MAX {
-                return Err(FsError::Contended);
+        for _ in 0..COPIES_MAX {
+            if self.tree.lock().home(from).is_some() {
+                self.rename_link(from, to, node, replaced).await?;
+                self.committer.unshare(shared).await;
+                return Ok(());
             }
             if let Some(version) = self.copy_version(from, to, node, &mut shared).await? {
                 if let Some(replaced) = replaced.take() {
                     self.left(to, replaced).await;
                 }
-                if self.delete_version(from, &version).await? {
-                    break;
+                match self.remove_version(from, &version).await? {
+                    Removed::Known => {
+                        self.committer.unshare(shared).await;
+                        self.renamed(from, to, node);
+                        return Ok(());
+                    }
+                    // The marks stay: another host may have given it another name.
+                    Removed::Gone => {
+                        self.renamed(from, to, node);
+                        return Ok(());
+                    }
+                    Removed::Other => {}
                 }
             }
-            // Another mount has written it meanwhile: that version moves too.
+            // Another mount has written it meanwhile, and that version moves too; or has given it
+            // another name.
             self.seen_again(from, node).await?;
         }
-        self.committer.unshare(shared).await;
-        self.renamed(from, to, node);
-        Ok(())
+        Err(FsError::Contended)
     }
 
     /// Records that a name has moved on the store.
@@ -159,7 +178,7 @@ impl<S: Store> Vfs<S> {
         from: &str,
         to: &str,
         node: &Arc<Node>,
-        shared: &mut Vec<String>,
+        shared: &mut Vec<Mark>,
     ) -> FsResult<Option<String>> {
         let is_file = node.state.lock().attributes.kind == Kind::File;
         let (segments, etag) = {
@@ -177,16 +196,6 @@ impl<S: Store> Vfs<S> {
         match self.store.copy(from, to, expected).await {
             Ok(()) => Ok(Some(etag.unwrap_or_default())),
             Err(error) if error.why == Why::Changed => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Deletes the version that was copied; returns false if another one is there.
-    async fn delete_version(&self, path: &str, etag: &str) -> FsResult<bool> {
-        let delete = || self.store.delete(path, Expect::Version(etag));
-        match insist(delete).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.why == Why::Changed => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -224,7 +233,7 @@ impl<S: Store> Vfs<S> {
         }
         // A mount that finds the intent completes an interrupted rename.
         let intent = self.committer.intend(from, to).await?;
-        let shared = self.share_below(&found).await?;
+        let mut shared = self.share_below(&found).await?;
         let mut has_object = false;
         match self.store.copy(from, to, None).await {
             Ok(()) => has_object = true,
@@ -270,17 +279,22 @@ impl<S: Store> Vfs<S> {
         let deletions: Vec<(String, Known)> = deletions.collect();
         let deletions = futures_util::stream::iter(deletions).map(|(name, known)| async move {
             let new = format!("{to}{}", &name[from.len()..]);
-            match &known.link {
-                Some((link, _)) => self.delete_link(&name, link).await,
+            let deleted = match &known.link {
+                Some((link, _)) => self.delete_link(&name, link).await.map(|()| Removed::Known),
                 None => self.delete_moved(&name, &new, known).await,
-            }
+            };
+            deleted.map(|removed| (removed == Removed::Gone).then_some(name))
         });
         let deletions = deletions.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        deletions.try_collect::<()>().await?;
+        let gone: Vec<Option<String>> = deletions.try_collect().await?;
+        // Their marks stay: another host may have given them other names.
+        for name in gone.iter().flatten() {
+            shared.remove(name);
+        }
         if has_object {
             self.store.delete(from, Expect::Anything).await?;
         }
-        self.committer.unshare(shared).await;
+        self.unshare_below(shared).await;
         intent.done().await;
         let mut tree = self.tree.lock();
         tree.rename(from, to);
@@ -296,21 +310,26 @@ impl<S: Store> Vfs<S> {
 
     /// Deletes an object that was copied to its new name. A version that another mount has written
     /// meanwhile is copied first, unless the new name has been written, too: then both stay.
-    async fn delete_moved(&self, name: &str, new: &str, known: Known) -> FsResult<()> {
-        if self.delete_version(name, &known.etag).await? {
-            return Ok(());
+    async fn delete_moved(&self, name: &str, new: &str, known: Known) -> FsResult<Removed> {
+        match self.remove_version(name, &known.etag).await? {
+            Removed::Other => {}
+            removed => return Ok(removed),
         }
         let (mut shared, mut copied) = (Vec::new(), vec![known.etag]);
         for _ in 0..COPIES_MAX {
             let stat = match self.store.head_newest(name).await {
                 Ok(stat) => stat,
-                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) if error.why == Why::NotFound => return Ok(Removed::Gone),
                 Err(error) => return Err(error.into()),
             };
+            if stat.home.is_some() {
+                self.move_new_link(name, new).await?;
+                return Ok(Removed::Known);
+            }
             let layout = self.layout(name, &stat.etag, stat.form, stat.bytes);
             let segments = match layout.await {
                 Ok(layout) => layout.segments(),
-                Err(error) if error.why == Why::Changed => continue,
+                Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => continue,
                 Err(error) => return Err(error.into()),
             };
             match self.store.head_newest(new).await {
@@ -319,7 +338,7 @@ impl<S: Store> Vfs<S> {
                         && !history::follows(&stat.headers, &there.headers) =>
                 {
                     both_stay(name, new);
-                    return Ok(());
+                    return Ok(Removed::Other);
                 }
                 Ok(_) => {}
                 Err(error) if error.why == Why::NotFound => {}
@@ -328,12 +347,16 @@ impl<S: Store> Vfs<S> {
             shared.append(&mut self.committer.share(&segments).await?);
             match self.store.copy(name, new, None).await {
                 Ok(()) => copied.push(stat.etag.clone()),
-                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) if error.why == Why::NotFound => return Ok(Removed::Gone),
                 Err(error) => return Err(error.into()),
             }
-            if self.delete_version(name, &stat.etag).await? {
-                self.committer.unshare(shared).await;
-                return Ok(());
+            match self.remove_version(name, &stat.etag).await? {
+                Removed::Known => {
+                    self.committer.unshare(shared).await;
+                    return Ok(Removed::Known);
+                }
+                Removed::Gone => return Ok(Removed::Gone),
+                Removed::Other => {}
             }
         }
         Err(FsError::Contended)
@@ -363,19 +386,26 @@ impl<S: Store> Vfs<S> {
         );
         let _names = self.namespace.write().await;
         let found = self.names_below(&intent.from).await?;
-        let shared = self.share_below(&found).await?;
+        let mut shared = self.share_below(&found).await?;
         let own = (intent.from.clone(), Known::default());
         let moves = found.into_iter().chain([own]);
         let moves = futures_util::stream::iter(moves).map(|(name, known)| async move {
             let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
-            match &known.link {
-                Some(link) => self.move_link_again(&name, &new, link, intent.begun).await,
+            let moved = match &known.link {
+                Some(link) => {
+                    let moved = self.move_link_again(&name, &new, link, intent.begun);
+                    moved.await.map(|()| Removed::Known)
+                }
                 None => self.move_again(&name, &new, intent.begun).await,
-            }
+            };
+            moved.map(|removed| (removed == Removed::Gone).then_some(name))
         });
         let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        moves.try_collect::<Vec<()>>().await?;
-        self.committer.unshare(shared).await;
+        let gone: Vec<Option<String>> = moves.try_collect().await?;
+        for name in gone.iter().flatten() {
+            shared.remove(name);
+        }
+        self.unshare_below(shared).await;
         self.store.delete(&intent.name, Expect::Anything).await?;
         let mut tree = self.tree.lock();
         for directory in [&intent.from, &intent.to] {
@@ -386,13 +416,17 @@ impl<S: Store> Vfs<S> {
 
     /// Moves an object of an interrupted rename, which may have been copied already. An object
     /// written under the new name since then stays, and so does the old one.
-    async fn move_again(&self, name: &str, new: &str, begun: Time) -> FsResult<()> {
+    async fn move_again(&self, name: &str, new: &str, begun: Time) -> FsResult<Removed> {
         for _ in 0..COPIES_MAX {
             let stat = match self.store.head_newest(name).await {
                 Ok(stat) => stat,
-                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) if error.why == Why::NotFound => return Ok(Removed::Gone),
                 Err(error) => return Err(error.into()),
             };
+            if stat.home.is_some() {
+                self.move_new_link(name, new).await?;
+                return Ok(Removed::Known);
+            }
             match self.store.head_newest(new).await {
                 Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
                     match self.list_again(new, &there).await? {
@@ -403,7 +437,7 @@ impl<S: Store> Vfs<S> {
                 }
                 Ok(there) if there.changed > begun => {
                     both_stay(name, new);
-                    return Ok(());
+                    return Ok(Removed::Other);
                 }
                 Ok(_) => self.store.copy(name, new, None).await?,
                 Err(error) if error.why == Why::NotFound => {
@@ -411,8 +445,9 @@ impl<S: Store> Vfs<S> {
                 }
                 Err(error) => return Err(error.into()),
             }
-            if self.delete_version(name, &stat.etag).await? {
-                return Ok(());
+            match self.remove_version(name, &stat.etag).await? {
+                Removed::Other => {}
+                removed => return Ok(removed),
             }
         }
         Err(FsError::Contended)
@@ -432,8 +467,11 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Marks the segments of all large files in `found` as shared; returns the new marks.
-    async fn share_below(&self, found: &BTreeMap<String, Known>) -> FsResult<Vec<String>> {
+    /// Marks the segments of all large files in `found` as shared; returns the new marks by names.
+    async fn share_below(
+        &self,
+        found: &BTreeMap<String, Known>,
+    ) -> FsResult<BTreeMap<String, Vec<Mark>>> {
         let whole_bytes = self.options.limits.whole_bytes;
         let large = found.iter().filter(|(_, known)| known.bytes > whole_bytes);
         let large: Vec<String> = large.map(|(name, _)| name.clone()).collect();
@@ -442,50 +480,30 @@ impl<S: Store> Vfs<S> {
                 let stat = match self.store.head(&name).await {
                     Ok(stat) => stat,
                     // The listing was out of date.
-                    Err(error) if error.why == Why::NotFound => return Ok(Vec::new()),
+                    Err(error) if error.why == Why::NotFound => return Ok((name, Vec::new())),
                     Err(error) => return Err(error.into()),
                 };
                 let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
                 match layout.await {
-                    Ok(layout) => return Ok(self.committer.share(&layout.segments()).await?),
-                    // Another mount has written it meanwhile.
-                    Err(error) if error.why == Why::Changed => {}
+                    Ok(layout) => {
+                        let marks = self.committer.share(&layout.segments()).await?;
+                        return Ok((name, marks));
+                    }
+                    // Another mount has written or removed it meanwhile.
+                    Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
             Err(FsError::Contended)
         });
         let marks = marks.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        Ok(marks.try_collect::<Vec<_>>().await?.concat())
+        marks.try_collect().await
     }
 
-    /// Moves a hard link of an interrupted rename. What was written under the new name since then
-    /// stays, and so does the old one.
-    async fn move_link_again(
-        &self,
-        name: &str,
-        new: &str,
-        (link, kind): &(HardLink, Kind),
-        begun: Time,
-    ) -> FsResult<()> {
-        match self.store.head_link(new).await {
-            Ok(there) if leads_to(&there, &link.home()) => {}
-            Ok(there) if there.changed > begun => {
-                both_stay(name, new);
-                return Ok(());
-            }
-            Err(error) if error.why != Why::NotFound => return Err(error.into()),
-            Ok(_) | Err(_) => self.copy_link(new, link, *kind).await?,
+    async fn unshare_below(&self, marks: BTreeMap<String, Vec<Mark>>) {
+        for marks in marks.into_values() {
+            self.committer.unshare(marks).await;
         }
-        self.delete_link(name, link).await
-    }
-
-    /// Removes a name whose file has got another one.
-    async fn delete_link(&self, name: &str, link: &HardLink) -> FsResult<()> {
-        let delete = || self.store.delete(name, Expect::Anything);
-        insist(delete).await?;
-        self.leave_entry(link).await;
-        Ok(())
     }
 
     /// Names and versions of all objects below a directory, including those too recent for the

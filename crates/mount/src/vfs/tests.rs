@@ -7,6 +7,7 @@ mod closes;
 mod content;
 mod links;
 mod names;
+mod races;
 mod shared;
 mod simulator;
 mod small;

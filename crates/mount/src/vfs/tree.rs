@@ -79,6 +79,8 @@ pub(crate) struct State {
     pub(crate) opens: u32,
     pub(crate) writers: u32,
     pub(crate) is_unlinked: bool,
+    /// Another name may refer to the segments of its version: they stay when it goes.
+    pub(crate) leaves_segments: bool,
     /// Number of hard links; 1 for a file under its own name.
     pub(crate) links: u32,
     /// A link's target, once it has been read.
@@ -121,6 +123,7 @@ impl State {
             opens: 0,
             writers: 0,
             is_unlinked: false,
+            leaves_segments: false,
             links: 1,
             target: None,
             file_id: None,

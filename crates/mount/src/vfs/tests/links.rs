@@ -299,6 +299,119 @@ async fn the_file_stays_as_long_as_it_has_a_name() {
     }
 }
 
+/// A file of which another host has removed the last name is not written where its object was.
+#[tokio::test]
+async fn a_file_without_names_is_not_made_again() {
+    for bytes in [&b"some bytes"[..], &[7; 600]] {
+        let store = MemoryStore::default();
+        let (here, there) = (mount(&store), mount(&store));
+        let ino = file(&here, "a", bytes).await;
+        here.link(ino, ROOT, "b").await.unwrap();
+        let (handle, _) = there.open(ino_of(&there, "a").await, WRITE).await.unwrap();
+        there
+            .write(handle, 3, Bytes::from_static(b"more"), false)
+            .await
+            .unwrap();
+        for name in ["a", "b"] {
+            here.unlink(ROOT, name).await.unwrap();
+        }
+        here.settle().await;
+        for _ in 0..2 {
+            let synced = there.sync(handle).await;
+            assert!(matches!(synced, Err(FsError::Stale)), "{synced:?}");
+        }
+        let closed = there.close(handle).await;
+        assert!(matches!(closed, Err(FsError::Stale)), "{closed:?}");
+        let homes: Vec<String> = own(&store);
+        let is_home = |name: &&String| name.starts_with(".segments/links/");
+        assert_eq!(homes.iter().find(is_home), None);
+    }
+}
+
+/// The answer to its making got lost, and it cannot be looked at: one name too many is counted, never one
+/// too few.
+#[tokio::test]
+async fn a_link_that_may_be_there_is_counted() {
+    for is_rename in [false, true] {
+        let store = MemoryStore::default();
+        let (here, there) = (mount(&store), mount(&store));
+        let ino = file(&here, "a", b"bytes").await;
+        here.link(ino, ROOT, "b").await.unwrap();
+        let away = store.clone();
+        store.lose(move |verb, name| {
+            let is_it = verb == "PUT" && name == "c";
+            if is_it {
+                away.fail(|_, name| (name == "c").then_some(Why::Unavailable));
+            }
+            is_it.then_some(Why::Timeout)
+        });
+        let made = match is_rename {
+            true => here.rename((ROOT, "b"), (ROOT, "c"), false).await,
+            false => here.link(ino, ROOT, "c").await.map(drop),
+        };
+        assert!(made.is_err());
+        store.heal();
+        for name in ["a", "b"] {
+            there.unlink(ROOT, name).await.unwrap();
+        }
+        there.settle().await;
+        assert_eq!(content(&there, "c").await, b"bytes");
+        there.unlink(ROOT, "c").await.unwrap();
+        there.settle().await;
+        assert_eq!(own(&store), [""; 0]);
+    }
+}
+
+/// For the store the link is an empty object like the file before it.
+#[tokio::test]
+async fn an_empty_file_is_changed_where_another_host_s_link_leads() {
+    for change in ["write", "chmod", "unlink", "rename", "link"] {
+        let store = MemoryStore::default();
+        let (here, mut there) = (mount(&store), mount(&store));
+        let ino = file(&here, "f", b"").await;
+        // A commit believes what was seen just now.
+        if change != "write" {
+            there.options.fresh = Duration::from_secs(60);
+        }
+        let known = ino_of(&there, "f").await;
+        let (handle, _) = there.open(known, WRITE).await.unwrap();
+        here.link(ino, ROOT, "g").await.unwrap();
+        let mode = Changes {
+            mode: Some(0o600),
+            ..Changes::default()
+        };
+        match change {
+            "write" => {
+                let more = Bytes::from_static(b"bytes");
+                there.write(handle, 0, more, false).await.unwrap();
+            }
+            "chmod" => _ = there.setattr(known, mode).await.unwrap(),
+            "unlink" => there.unlink(ROOT, "f").await.unwrap(),
+            "rename" => {
+                let renamed = there.rename((ROOT, "f"), (ROOT, "h"), false);
+                renamed.await.unwrap();
+            }
+            _ => _ = there.link(known, ROOT, "h").await.unwrap(),
+        }
+        there.close(handle).await.unwrap();
+        let (names, links): (&[&str], _) = match change {
+            "unlink" => (&["g"], 1),
+            "rename" => (&["g", "h"], 2),
+            "link" => (&["f", "g", "h"], 3),
+            _ => (&["f", "g"], 2),
+        };
+        let fresh = mount(&store);
+        let first = fresh.lookup(ROOT, "g").await.unwrap();
+        assert_eq!(first.nlink, links, "{change}");
+        assert_eq!(first.attributes.mode == 0o600, change == "chmod");
+        let expected: &[u8] = if change == "write" { b"bytes" } else { b"" };
+        for name in names {
+            assert_eq!(ino_of(&fresh, name).await, first.ino, "{change}: {name}");
+            assert_eq!(content(&fresh, name).await, expected, "{change}: {name}");
+        }
+    }
+}
+
 fn now() -> SweepOptions {
     SweepOptions {
         grace: Duration::ZERO,

@@ -494,3 +494,40 @@ async fn what_is_appended_beside_a_failed_truncation_is_at_the_end() {
     vfs.close(handle).await.unwrap();
     assert_eq!(store.whole("f").unwrap(), "abcdef");
 }
+
+/// Its commit gets into doubt between the look of an open with `O_TRUNC` and the truncation, which fails.
+#[tokio::test]
+async fn a_truncation_that_fails_makes_no_append_in_doubt_again() {
+    for seed in 0..60 {
+        let store = MemoryStore::default();
+        store.write("f", "text/plain", b"0123456789");
+        let vfs = mount(&store);
+        let ino = vfs.ino("f").await.unwrap();
+        let (handle, _) = vfs.open(ino, APPEND).await.unwrap();
+        vfs.write(handle, 0, b"abc"[..].into(), false)
+            .await
+            .unwrap();
+        let away = store.clone();
+        store.lose(move |verb, _| {
+            let mut has_looked = false;
+            away.fail(move |verb, name| match verb {
+                "PUT" => (name == "f").then_some(Why::Timeout),
+                _ => (!std::mem::replace(&mut has_looked, true)).then_some(Why::Unavailable),
+            });
+            (verb == "PUT").then_some(Why::Timeout)
+        });
+        store.take_turns(seed);
+        let (synced, opened) = tokio::join!(vfs.sync(handle), vfs.open(ino, TRUNCATE));
+        store.heal();
+        vfs.write(handle, 0, b"def"[..].into(), false)
+            .await
+            .unwrap();
+        vfs.close(handle).await.unwrap();
+        let whole = String::from_utf8(store.whole("f").unwrap().to_vec()).unwrap();
+        let expected: &[&str] = match (synced, opened) {
+            (_, Ok(_)) => &["def", "abcdef"],
+            _ => &["0123456789abcdef", "abcdef"],
+        };
+        assert!(expected.contains(&&*whole), "seed {seed}: {whole}");
+    }
+}

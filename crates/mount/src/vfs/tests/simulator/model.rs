@@ -14,7 +14,7 @@ use crate::store::MemoryStore;
 /// A version of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Version {
-    pub(super) etag: String,
+    pub(super) number: u64,
     pub(super) content: Bytes,
     /// The moments at which it was there.
     pub(super) from: u64,
@@ -201,10 +201,10 @@ impl Model {
         store: &MemoryStore,
     ) {
         let now = self.now();
-        let etag = store.etag(name);
+        let number = store.version(name);
         let versions = self.versions.entry(name.to_owned()).or_default();
         let last = versions.last_mut().filter(|last| last.until == u64::MAX);
-        if last.as_ref().map(|last| &last.etag) == etag.as_ref() {
+        if last.as_ref().map(|last| last.number) == number {
             return;
         }
         let before = last.map(|last| {
@@ -212,13 +212,13 @@ impl Model {
             last.clone()
         });
         self.checks += 1;
-        if source.is_some() || etag.is_none() {
+        if source.is_some() || number.is_none() {
             self.taken_away(name);
         }
-        if before.is_some() != etag.is_some() {
+        if before.is_some() != number.is_some() {
             self.events.push((now, name.to_owned()));
         }
-        let Some(etag) = etag else {
+        let Some(number) = number else {
             if let Some(gone) = before
                 && !self.may_go(mount, name, &gone)
             {
@@ -247,7 +247,7 @@ impl Model {
         let line = format!("{name} has {} bytes now {ops:?}", content.len());
         self.log.push(line);
         let version = Version {
-            etag,
+            number,
             content,
             from: now,
             until: u64::MAX,

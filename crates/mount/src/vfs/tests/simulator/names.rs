@@ -78,11 +78,15 @@ impl Model {
     /// May a version go from its name? Those that renames remove have to be under the new name, or to have
     /// been.
     pub(super) fn may_go(&self, mount: usize, name: &str, version: &Version) -> bool {
+        // Of two empty objects a mount takes one for the copy of the other.
+        let is_empty = version.content.is_empty();
+        let is_same =
+            |copy: &Version| copy.number == version.number || is_empty && copy.content.is_empty();
         self.intents().any(|(other, intent)| match intent {
             Intent::Remove(removed) => *other == mount && removed == name,
             Intent::Rename { from, to } => {
                 let copied = moved(name, from, to).and_then(|new| self.versions.get(&new));
-                copied.is_some_and(|copies| copies.iter().any(|copy| copy.etag == version.etag))
+                copied.is_some_and(|copies| copies.iter().any(is_same))
             }
             Intent::Empty(_) => false,
         })
