@@ -6,12 +6,16 @@ mod cached;
 mod calls;
 mod checkpoint;
 mod closes;
+mod development;
 mod failures;
+mod fsx;
+mod git_tests;
 mod namespaces;
 mod programs;
 mod rivals;
 mod shared;
 mod suites;
+mod xfstests;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,8 +50,11 @@ pub(crate) struct Options {
     #[command(flatten)]
     pub(crate) suites: suites::Suites,
     /// Without the suites of others
-    #[arg(long)]
+    #[arg(long, conflicts_with = "suites_only")]
     pub(crate) short: bool,
+    /// The suites of others alone
+    #[arg(long)]
+    pub(crate) suites_only: bool,
 }
 
 impl Options {
@@ -60,6 +67,7 @@ impl Options {
             file_system: FileSystem::Workspace,
             suites: suites::Suites::default(),
             short: true,
+            suites_only: false,
         }
     }
 }
@@ -200,24 +208,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let mount = Mount::start(&setup, "mnt", &[])?;
     let (at, work) = (mount.dir.clone(), setup.dir.join("work"));
     fs::create_dir_all(&work)?;
-    check_calls(&mut report, options, &setup, &at, &store);
-    check_programs(&mut report, &setup, &at, &work);
-    report.check("a second mount reads what the first closed", || {
-        failures::second(&setup, &at)
-    });
-    report.check("two mounts write the same files at once", || {
-        shared::run(&setup, &store, &at)
-    });
-    report.tell("a checkpoint becomes one ordinary object", || {
-        checkpoint::in_short(&setup, &mut store.account()?)
-    });
-    report.check("a cache on disk outlives its mount", || {
-        cached::run(&setup, &store)
-    });
-    report.check("a cache on disk, filled and killed", || {
-        cached::killed(&setup)
-    });
-    check_failures(&mut report, &setup, &mut store, &at);
+    if !options.suites_only {
+        check_own(&mut report, options, &setup, &mut store, &at, &work);
+    }
     if !options.short {
         let mut account = store.account()?;
         suites::run(&mut report, &options.suites, &setup, &mut account, &at)?;
@@ -230,6 +223,35 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         println!("kept: {}", scratch.keep().display());
     }
     Ok(report)
+}
+
+/// Checks of ours: calls, programs, several mounts, failures.
+fn check_own(
+    report: &mut Report,
+    options: &Options,
+    setup: &Setup,
+    store: &mut Cairn,
+    at: &Path,
+    work: &Path,
+) {
+    check_calls(report, options, setup, at, store);
+    check_programs(report, setup, at, work);
+    report.check("a second mount reads what the first closed", || {
+        failures::second(setup, at)
+    });
+    report.check("two mounts write the same files at once", || {
+        shared::run(setup, store, at)
+    });
+    report.tell("a checkpoint becomes one ordinary object", || {
+        checkpoint::in_short(setup, &mut store.account()?)
+    });
+    report.check("a cache on disk outlives its mount", || {
+        cached::run(setup, store)
+    });
+    report.check("a cache on disk, filled and killed", || {
+        cached::killed(setup)
+    });
+    check_failures(report, setup, store, at);
 }
 
 fn check_calls(report: &mut Report, options: &Options, setup: &Setup, at: &Path, store: &Cairn) {
@@ -290,6 +312,18 @@ fn check_programs(report: &mut Report, setup: &Setup, at: &Path, work: &Path) {
             programs::rsync(&at.join("rsync"), work)
         }),
         false => report.skip("rsync", "not installed (apt-get install rsync)"),
+    }
+    match have("cargo") {
+        true => report.check("cargo build, test, clean", || {
+            development::cargo_build(&at.join("cargo"))
+        }),
+        false => report.skip("cargo", "not on the path"),
+    }
+    match have("vim") || install("vim.tiny", "vim-tiny") {
+        true => report.check("vim: backups, and a recovery from a swap file", || {
+            development::edited(&at.join("vim"))
+        }),
+        false => report.skip("vim", "not installed (apt-get install vim-tiny)"),
     }
     report.check("swift download brings the same bytes", || {
         programs::download(setup, at, work)

@@ -1,5 +1,6 @@
-//! Third-party suites on a mounted container: pjdfstest, LTP, IOR and mdtest. They are built
-//! elsewhere; options give their paths, and a missing suite is skipped by name.
+//! Third-party suites on a mounted container: pjdfstest, LTP, git's own tests, xfstests, fsx, IOR
+//! and mdtest. They are built elsewhere; options give their paths, and a missing suite is skipped by
+//! name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::{Setup, namespaces, programs};
+use super::{Setup, fsx, git_tests, namespaces, programs, xfstests};
 use cairn_testkit::report::Report;
 use cairn_testkit::wire::Account;
 use cairn_testkit::workspace::{self, have};
@@ -22,6 +23,24 @@ pub(crate) struct Suites {
     /// A built github.com/linux-test-project/ltp: testcases/kernel/fs and syscalls/fcntl
     #[arg(long, value_name = "DIR")]
     ltp: Option<PathBuf>,
+    /// A built github.com/git/git, for the scripts of xtask/mount/git.tests
+    #[arg(long, value_name = "DIR")]
+    git: Option<PathBuf>,
+    /// A built xfstests, for generic tests of its group "quick"
+    #[arg(long, value_name = "DIR")]
+    xfstests: Option<PathBuf>,
+    /// Only these tests of xfstests; again for more
+    #[arg(long, value_name = "generic/NNN")]
+    xfstests_test: Vec<String>,
+    /// fsx in C: ltp/fsx of a built xfstests
+    #[arg(long, value_name = "FILE")]
+    fsx: Option<PathBuf>,
+    /// Seeds of fsx
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    fsx_seeds: u64,
+    /// Operations of each seed of fsx
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    fsx_operations: u64,
     /// A built github.com/hpc/ior; needs Open MPI (openmpi-bin)
     #[arg(long, value_name = "DIR")]
     ior: Option<PathBuf>,
@@ -58,6 +77,26 @@ pub(super) fn run(
         Some(suite) => ltp(report, suite, &at.join("ltp"))?,
         None => report.skip("LTP", "--ltp names none"),
     }
+    of_git(report, options, at);
+    match &options.fsx {
+        Some(program) => {
+            let amount = fsx::Amount {
+                seeds: options.fsx_seeds,
+                operations: options.fsx_operations,
+            };
+            fsx::run(report, program, &amount, &at.join("fsx"), &setup.dir);
+        }
+        None => report.skip("fsx", "--fsx names none"),
+    }
+    match &options.xfstests {
+        Some(suite) => match xfstests::missing() {
+            Some(why) => report.skip("xfstests", &why),
+            None => report.tell("xfstests", || {
+                xfstests::run(suite, &options.xfstests_test, setup, account)
+            }),
+        },
+        None => report.skip("xfstests", "--xfstests names none"),
+    }
     match &options.h5py {
         Some(python) => report.check("HDF5", || programs::hdf5(&at.join("hdf5"), python)),
         None => report.skip("HDF5", "--h5py names none"),
@@ -72,9 +111,25 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Parses `NAME: REASON` lines; `#` begins a comment.
-fn reasons(text: &str) -> BTreeMap<&str, &str> {
-    let lines = text.lines().filter(|line| !line.starts_with('#'));
+fn of_git(report: &mut Report, options: &Suites, at: &Path) {
+    match &options.git {
+        Some(suite) => report.tell("git's own tests", || {
+            let results = workspace::results("mount/git")?;
+            git_tests::run(suite, &at.join("git-tests"), &results)
+        }),
+        None => report.skip("git's own tests", "--git names none"),
+    }
+}
+
+/// Lines of a list that are neither empty nor a comment.
+pub(super) fn statements(text: &str) -> impl Iterator<Item = &str> {
+    let is_said = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+    text.lines().filter(is_said)
+}
+
+/// Parses `NAME: REASON` lines; what is left out altogether (`NAME -- REASON`) is not among them.
+pub(super) fn reasons(text: &str) -> BTreeMap<&str, &str> {
+    let lines = statements(text).filter(|line| !line.contains(" -- "));
     lines.filter_map(|line| line.split_once(": ")).collect()
 }
 
