@@ -321,7 +321,7 @@ fn check_programs(report: &mut Report, setup: &Setup, at: &Path, work: &Path) {
     }
     match have("vim") || install("vim.tiny", "vim-tiny") {
         true => report.check("vim: backups, and a recovery from a swap file", || {
-            development::edited(&at.join("vim"))
+            development::edited(&at.join("vim"), work)
         }),
         false => report.skip("vim", "not installed (apt-get install vim-tiny)"),
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
@@ -113,29 +113,38 @@ pub(super) fn cargo_build(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn vim(dir: &Path, commands: &[&str]) -> Command {
-    // Debian's smallest package of it has no `vim`.
-    let program = ["vim.tiny", "vim"][usize::from(have("vim"))];
-    let mut command = Command::new(program);
-    command.args(["-u", "NONE", "-i", "NONE", "-es"]);
-    command.args(["-c", "set directory=."]);
-    for line in commands {
-        command.args(["-c", line]);
+/// An editor in a directory, which runs the commands of a script.
+struct Vim<'a> {
+    dir: &'a Path,
+    script: PathBuf,
+}
+
+impl Vim<'_> {
+    fn edit(&self, commands: &[&str]) -> Result<Command> {
+        let mut lines = vec!["set directory=."];
+        lines.extend(commands);
+        fs::write(&self.script, lines.join("\n") + "\n")?;
+        // Debian's smallest package of it has no `vim`.
+        let program = ["vim.tiny", "vim"][usize::from(have("vim"))];
+        let mut command = Command::new(program);
+        command.args(["-u", "NONE", "-i", "NONE", "-es", "-S"]);
+        command.arg(&self.script).current_dir(self.dir);
+        command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
+        Ok(command)
     }
-    command.current_dir(dir).env("LC_ALL", "C.UTF-8");
-    command
 }
 
 /// Writes a file with a backup, by both of Vim's ways: as a copy, which is then overwritten in
 /// place, and by a rename, with a new file in its place.
-fn with_backup(dir: &Path, way: &str, is_same: bool) -> Result<()> {
+fn with_backup(vim: &Vim, way: &str, is_same: bool) -> Result<()> {
+    let dir = vim.dir;
     let (file, backup) = (dir.join("notes"), dir.join("notes~"));
     fs::write(&file, "one\nline\n")?;
     let before = fs::metadata(&file)?.ino();
     // `backupskip` has /tmp, below which the mount may be.
     let set = format!("set backup backupskip= backupdir=. backupcopy={way}");
     let edit = ["edit notes", "%s/one/two/", "wq"];
-    run_quiet(&mut vim(dir, &[&[&*set], &edit[..]].concat()))?;
+    run_quiet(&mut vim.edit(&[&[&*set], &edit[..]].concat())?)?;
     ensure!(
         fs::read(&file)? == b"two\nline\n",
         "the file after backupcopy={way}"
@@ -162,14 +171,18 @@ fn names(dir: &Path) -> Result<BTreeSet<String>> {
 
 /// Edits by Vim: backups, many writes of one session, and the recovery of what an editor that was
 /// killed had not written.
-pub(super) fn edited(dir: &Path) -> Result<()> {
+pub(super) fn edited(dir: &Path, work: &Path) -> Result<()> {
     fs::create_dir(dir)?;
-    with_backup(dir, "yes", true)?;
-    with_backup(dir, "no", false)?;
+    let vim = Vim {
+        dir,
+        script: work.join("script.vim"),
+    };
+    with_backup(&vim, "yes", true)?;
+    with_backup(&vim, "no", false)?;
     let mut session = vec!["edit notes"];
     session.extend(["normal Gomore", "write"].repeat(20));
     session.extend(["write! copy", "quit"]);
-    run_quiet(&mut vim(dir, &session))?;
+    run_quiet(&mut vim.edit(&session)?)?;
     let expected = format!("two\nline\n{}", "more\n".repeat(20));
     for name in ["notes", "copy"] {
         ensure!(
@@ -184,7 +197,7 @@ pub(super) fn edited(dir: &Path) -> Result<()> {
     );
     // The shell's parent is the editor.
     let killed = ["edit notes", "normal Golost", "preserve", "!kill -9 $PPID"];
-    let output = vim(dir, &killed).output()?;
+    let output = vim.edit(&killed)?.output()?;
     ensure!(
         output.status.signal() == Some(9),
         "Vim was to be killed, and ended with {}",
@@ -196,7 +209,7 @@ pub(super) fn edited(dir: &Path) -> Result<()> {
     );
     let left = names(dir)?;
     ensure!(left.contains(".notes.swp"), "no swap file in {left:?}");
-    run_quiet(&mut vim(dir, &["recover notes", "wq"]))?;
+    run_quiet(&mut vim.edit(&["recover notes", "wq"])?)?;
     let text = fs::read_to_string(dir.join("notes"))?;
     ensure!(text == expected + "lost\n", "after the recovery: {text:?}");
     fs::remove_file(dir.join(".notes.swp")).context("the swap file")?;

@@ -110,7 +110,8 @@ pub(super) fn run(suite: &Path, dir: &Path, results: &Path) -> Result<String> {
                     let Some(name) = queue.lock().pop_front() else {
                         return;
                     };
-                    outcomes.lock().insert(name, places.run(name));
+                    let outcome = places.run(name);
+                    outcomes.lock().insert(name, outcome);
                 }
             });
         }

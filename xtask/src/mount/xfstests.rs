@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::suites::{reasons, statements};
 use super::{Setup, is_mounted};
+use cairn_testkit::process::Process;
 use cairn_testkit::wire::Account;
-use cairn_testkit::workspace::{self, have, write_script};
+use cairn_testkit::workspace::{self, have, utf8, write_script};
 
 /// Tests that may fail (`NAME: REASON`) and tests that are left out (`NAME -- REASON`).
 const EXCEPTIONS: &str = "xtask/mount/xfstests.exceptions";
@@ -21,8 +20,14 @@ const EXCEPTIONS: &str = "xtask/mount/xfstests.exceptions";
 /// The program by which mount(8) mounts the type `fuse.cairn`, where it looks for it.
 const HELPER: &str = "/sbin/mount.fuse.cairn";
 
+/// A line of it that tells it from one of an operator.
+const MARK: &str = "# mount.fuse.cairn URL DIR [-o OPTIONS], for a run of tests";
+
 /// Time after which a run that prints nothing is ended: the longest time of one test.
 const QUIET: Duration = Duration::from_secs(600);
+
+/// Name of the log of a run.
+const OUTPUT: &str = "check-output";
 
 /// Programs without which most tests are not run, and their Debian packages.
 const NEEDED: [(&str, &str); 4] = [
@@ -54,14 +59,15 @@ struct Helper;
 
 impl Helper {
     fn install(setup: &Setup) -> Result<Helper> {
+        let there = fs::read_to_string(HELPER).unwrap_or_default();
         ensure!(
-            !Path::new(HELPER).exists(),
-            "{HELPER} exists already: remove it, if it is of a run that was killed"
+            !Path::new(HELPER).exists() || there.contains(MARK),
+            "{HELPER} exists, and is not of a run of tests"
         );
         let (binary, log) = (setup.binary.display(), setup.dir.join("log/xfstests.log"));
         let text = format!(
             "#!/bin/sh\n\
-             # mount.fuse.cairn URL DIR [-o OPTIONS], for a run of tests.\n\
+             {MARK}\n\
              url=$1 dir=$2 options=\n\
              shift 2\n\
              while [ $# -gt 0 ]; do\n\
@@ -106,20 +112,22 @@ struct Run {
     conf: PathBuf,
     /// A directory in front of the path.
     programs: PathBuf,
-    output: PathBuf,
     excluded: PathBuf,
 }
 
 impl Run {
     fn prepare(setup: &Setup, account: &mut Account, exceptions: &str) -> Result<Run> {
         let dir = setup.dir.join("xfstests");
+        let results = workspace::results("mount/xfstests")?;
+        // Its output is appended to what is there.
+        fs::remove_dir_all(&results)?;
+        fs::create_dir_all(&results)?;
         let run = Run {
             test: Dir(dir.join("test")),
             scratch: Dir(dir.join("scratch")),
-            results: workspace::results("mount/xfstests")?,
+            results,
             conf: dir.join("local.config"),
             programs: dir.join("bin"),
-            output: dir.join("output"),
             excluded: dir.join("excluded"),
         };
         for path in [&run.test.0, &run.scratch.0, &run.programs] {
@@ -142,8 +150,8 @@ impl Run {
         let results = run.results.display();
         conf.push_str(&format!("export RESULT_BASE={results}\n"));
         fs::write(&run.conf, conf)?;
-        // The kernel shows the type as `fuse.cairn`; the suite's check of what is mounted expects
-        // the type alone.
+        // Where the kernel shows the type as `fuse.cairn`, the suite's check of what is mounted
+        // expects `fuse` alone.
         let df = workspace::find("df").context("no df")?;
         let df = format!(
             "#!/bin/sh\n{} \"$@\" | sed 's/ fuse\\.cairn / fuse /'\n",
@@ -155,52 +163,35 @@ impl Run {
         Ok(run)
     }
 
-    fn start(&self, suite: &Path, tests: &[String]) -> Result<Child> {
-        let output = fs::File::create(&self.output)?;
+    fn start(&self, suite: &Path, tests: &[String]) -> Result<Process> {
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = Command::new("./check");
-        command
-            .current_dir(suite)
-            .arg("-E")
-            .arg(&self.excluded)
-            .args(tests);
-        command
-            .env("HOST_OPTIONS", &self.conf)
-            .env("PATH", format!("{}:{path}", self.programs.display()));
-        command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        command.spawn().context("starting xfstests' check")
+        let path = format!("PATH={}:{path}", self.programs.display());
+        let conf = format!("HOST_OPTIONS={}", self.conf.display());
+        let excluded = utf8(&self.excluded)?;
+        let mut args = vec!["-C", utf8(suite)?, &path, &conf, "./check", "-E", excluded];
+        args.extend(tests.iter().map(String::as_str));
+        Process::start(OUTPUT, Path::new("env"), &args, &self.results)
     }
 
     /// Waits for the end of a run, which is killed if it prints nothing for a long time.
-    fn wait(&self, mut check: Child) -> Result<String> {
-        let (mut length, mut since) = (0, Instant::now());
-        while check.try_wait()?.is_none() {
-            std::thread::sleep(Duration::from_millis(500));
-            let now = fs::metadata(&self.output)?.len();
-            if now > length {
-                (length, since) = (now, Instant::now());
+    fn wait(&self, mut check: Process) -> Result<String> {
+        let (mut text, mut since) = (self.text()?, Instant::now());
+        while check.code().is_none() {
+            std::thread::sleep(Duration::from_secs(1));
+            let now = self.text()?;
+            if now.len() > text.len() {
+                (text, since) = (now, Instant::now());
             }
             if since.elapsed() > QUIET {
-                let group = Pid::from_raw(check.id() as i32).context("a process without an id")?;
-                kill_process_group(group, Signal::KILL)?;
-                check.wait()?;
-                let text = self.text()?;
-                bail!(
-                    "nothing for {} s behind: {}",
-                    QUIET.as_secs(),
-                    tail(&text, 3)
-                );
+                check.kill();
+                bail!("nothing for {QUIET:?} behind: {}", tail(&text, 3));
             }
         }
         self.text()
     }
 
     fn text(&self) -> Result<String> {
-        let text = fs::read(&self.output)?;
+        let text = fs::read(self.results.join(OUTPUT).with_extension("log"))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 }
@@ -245,7 +236,6 @@ pub(super) fn run(
         names => names.to_vec(),
     };
     let text = run.wait(run.start(&suite, &tests)?)?;
-    fs::copy(&run.output, run.results.join("output"))?;
     let ran = names(&text, "Ran: ");
     ensure!(!ran.is_empty(), "no test was run: {}", tail(&text, 5));
     let not_run = names(&text, "Not run: ");
@@ -262,10 +252,8 @@ pub(super) fn run(
     );
     let applied = ran.difference(&not_run).count();
     Ok(format!(
-        "{} tests; {} do not apply here, {} of the others failed, each with a reason",
-        ran.union(&not_run).count(),
-        not_run.len(),
-        failures.len()
-    )
-    .replace("of the others", &format!("of the other {applied}")))
+        "{applied} tests, of which {} failed, each with a reason; {} others do not apply here",
+        failures.len(),
+        not_run.len()
+    ))
 }
