@@ -1,15 +1,16 @@
 //! The real OpenStack Swift on loopback, the peer that Cairn is measured and checked against: one
 //! proxy with TempAuth, memcached, and per device one object, one container and one account server.
-//! The background daemons do not run by themselves; `once` runs one of them.
+//! The background daemons do not run by themselves; `once` runs one of them, and `start_updaters`
+//! those that bring rows into listings.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 
-use crate::conf::{KEYMASTER_OPTIONS, pipeline, users};
+use crate::conf::{KEYMASTER_OPTIONS, pipeline, users, with_option};
 use crate::process::{Process, free_ports, wait_for_port};
 use crate::venv::Venv;
-use crate::workspace::{install, root, run_quiet};
+use crate::workspace::{install, root, run_quiet, utf8};
 
 /// Kinds of servers behind a proxy.
 pub const KINDS: [&str; 3] = ["object", "container", "account"];
@@ -53,6 +54,8 @@ pub struct Layout {
     pub rows_from: usize,
     /// Data and parity fragments of a second, erasure-coded policy `coded`.
     pub coded: Option<(usize, usize)>,
+    /// Limits in swift.conf (`max_object_name_length`, …) that are not the default.
+    pub constraints: Vec<(&'static str, usize)>,
 }
 
 impl Default for Layout {
@@ -66,6 +69,7 @@ impl Default for Layout {
             part_power: 10,
             rows_from: 1,
             coded: None,
+            constraints: Vec::new(),
         }
     }
 }
@@ -225,6 +229,12 @@ impl Swift {
                  ec_num_parity_fragments = {parity}\nec_object_segment_size = 65536\n"
             ));
         }
+        if !self.layout.constraints.is_empty() {
+            text.push_str("[swift-constraints]\n");
+        }
+        for (limit, value) in &self.layout.constraints {
+            text.push_str(&format!("{limit} = {value}\n"));
+        }
         text
     }
 
@@ -328,10 +338,42 @@ impl Swift {
         self.start_one(name, "swift-proxy-server", conf)
     }
 
+    /// Starts the object updaters, which go on for as long as the store runs: rows that a container
+    /// server did not take within a second are in its listings after their next pass.
+    ///
+    /// # Errors
+    /// A conf cannot be read or written, or a program cannot be started. Its later end is noticed by
+    /// [`Swift::start`] alone.
+    pub fn start_updaters(&mut self) -> Result<()> {
+        for device in 1..=self.layout.devices {
+            let conf = self.server_conf("object", device);
+            let text = std::fs::read_to_string(&conf)?;
+            let often = with_option(&text, "object-updater", "interval", "5");
+            std::fs::write(&conf, often)?;
+            let name = format!("object-updater-{device}");
+            self.start_in_folder(&name, "swift-object-updater", &conf)?;
+        }
+        Ok(())
+    }
+
     fn start_one(&mut self, name: &str, program: &str, conf: &Path) -> Result<()> {
-        let args = [conf.to_str().unwrap_or_default()];
+        if !self.layout.constraints.is_empty() {
+            return self.start_in_folder(name, program, conf);
+        }
+        let args = [utf8(conf)?];
         let process = Process::start(name, &self.bin.join(program), &args, &self.dir.join("log"))?;
         self.processes.push(process);
+        Ok(())
+    }
+
+    /// Starts a program that has this store's swift.conf from its first line on.
+    fn start_in_folder(&mut self, name: &str, program: &str, conf: &Path) -> Result<()> {
+        let (etc, program) = (self.etc(), self.bin.join(program));
+        let script = root().join("tests/swift_in.py");
+        let args = [utf8(&script)?, utf8(&etc)?, utf8(&program)?, utf8(conf)?];
+        let (python, log) = (self.bin.join("python"), self.dir.join("log"));
+        self.processes
+            .push(Process::start(name, &python, &args, &log)?);
         Ok(())
     }
 
@@ -360,6 +402,12 @@ impl Swift {
     /// The processes that were started.
     pub fn processes(&self) -> &[Process] {
         &self.processes
+    }
+
+    /// Sends SIGKILL to every process of the store: its cache, and all tokens in it, is gone too.
+    pub fn kill(&mut self) {
+        self.processes.iter_mut().rev().for_each(Process::kill);
+        self.processes.clear();
     }
 
     /// Stops every process.

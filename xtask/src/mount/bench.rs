@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::checkpoint::{self, Shape};
 use super::rivals::{self, Rival};
+use super::store::Traits;
 use super::{CONTAINER, Mount, Setup};
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::figures::median;
@@ -121,6 +122,7 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
         dir,
         url: store.url(),
         name_bytes: super::NAME_BYTES,
+        traits: Traits::CAIRN,
     };
     let mut account = store.account()?;
     let rivals = rivals::all(&setup, &mut account, s3ql)?;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use super::store::Store;
 use super::{CONTAINER, Mount, Setup};
-use cairn_testkit::cairn::Cairn;
 use cairn_testkit::random::Random;
 use cairn_testkit::workspace::utf8;
 
@@ -57,7 +57,7 @@ fn stored_bytes(dir: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-pub(super) fn run(setup: &Setup, store: &Cairn) -> Result<()> {
+pub(super) fn run(setup: &Setup, store: &Store) -> Result<()> {
     let dir = setup.dir.join("disk-cache");
     let contents = [
         Random::new(21).bytes(LARGE_BYTES),

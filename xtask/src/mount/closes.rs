@@ -6,8 +6,8 @@ use std::io::Write;
 
 use anyhow::{Result, ensure};
 
+use super::store::Store;
 use super::{CONTAINER, Mount, Setup};
-use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::random::Random;
 use rustix::process::Signal;
 
@@ -19,7 +19,7 @@ fn bytes(number: u64) -> Vec<u8> {
     random.bytes(length)
 }
 
-pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
+pub(super) fn run(setup: &Setup, store: &mut Store) -> Result<()> {
     let journal = setup.dir.join("journal");
     let journal = journal.to_string_lossy();
     let options = ["--close=async", "--journal", &journal];
@@ -37,7 +37,7 @@ pub(super) fn run(setup: &Setup, store: &mut Cairn) -> Result<()> {
     drop(open);
     mount.process.signal(Signal::KILL);
     drop(mount);
-    store.start(Spread::OneProcess)?;
+    store.start()?;
     let mut account = store.account()?;
     let answer = account.must(
         "GET",

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::store::Store;
 use super::{CONTAINER, Mount, Setup};
-use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::random::Random;
 
 pub(super) fn second(setup: &Setup, first: &Path) -> Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn second(setup: &Setup, first: &Path) -> Result<()> {
     other.stop()
 }
 
-pub(super) fn away(store: &mut Cairn, at: &Path) -> Result<()> {
+pub(super) fn away(store: &mut Store, at: &Path) -> Result<()> {
     let file = at.join("kept");
     let mut out = File::create(&file)?;
     out.write_all(b"written while the store was away")?;
@@ -47,7 +47,7 @@ pub(super) fn away(store: &mut Cairn, at: &Path) -> Result<()> {
     );
     let took = start.elapsed();
     ensure!(took < Duration::from_secs(60), "it took {took:?}");
-    store.start(Spread::OneProcess)?;
+    store.start()?;
     out.sync_all().context("after the store came back")?;
     let text = fs::read_to_string(&file)?;
     ensure!(text == "written while the store was away", "{text:?}");
@@ -68,7 +68,7 @@ pub(super) fn terminated(setup: &Setup, mount: Mount) -> Result<()> {
 
 /// Kills the store while files are written: `fsync` returns an error, the bytes are kept, and the
 /// next successful `fsync` stores them.
-pub(super) fn killed_during_writes(store: &mut Cairn, at: &Path) -> Result<()> {
+pub(super) fn killed_during_writes(store: &mut Store, at: &Path) -> Result<()> {
     let mut files = Vec::new();
     for (i, size) in [100usize, 5 << 20, 80 << 20].into_iter().enumerate() {
         let bytes = Random::new(i as u64).bytes(size);
@@ -92,7 +92,7 @@ pub(super) fn killed_during_writes(store: &mut Cairn, at: &Path) -> Result<()> {
         file.read_exact_at(&mut head, 0)?;
         ensure!(head == bytes[..50], "file {i} is not as it was written");
     }
-    store.start(Spread::OneProcess)?;
+    store.start()?;
     let mut account = store.account()?;
     for (i, file, bytes) in files {
         file.sync_all().context("after the store came back")?;
@@ -121,7 +121,7 @@ sys.exit('closed without an error')
 
 /// Closes a file while the store is away: `close` returns an error, and the file is stored by the
 /// next `fsync`.
-pub(super) fn closed_without_a_store(store: &mut Cairn, at: &Path) -> Result<()> {
+pub(super) fn closed_without_a_store(store: &mut Store, at: &Path) -> Result<()> {
     let path = at.join("closed");
     let mut writer = Command::new("python3")
         .args(["-c", CLOSE])
@@ -135,7 +135,7 @@ pub(super) fn closed_without_a_store(store: &mut Cairn, at: &Path) -> Result<()>
     store.kill();
     drop(writer.stdin.take());
     let ended = writer.wait()?;
-    store.start(Spread::OneProcess)?;
+    store.start()?;
     ensure!(ended.success(), "close: {ended}");
     OpenOptions::new().write(true).open(&path)?.sync_all()?;
     let mut account = store.account()?;
@@ -170,7 +170,7 @@ pub(super) fn killed_mount(setup: &Setup) -> Result<()> {
 
 /// A rename interrupted in the middle leaves both names: deleting either does not delete the
 /// other's bytes.
-pub(super) fn broken_rename(setup: &Setup, store: &Cairn) -> Result<()> {
+pub(super) fn broken_rename(setup: &Setup, store: &Store) -> Result<()> {
     let mut account = store.account()?;
     let (path, bytes) = (
         format!("/{CONTAINER}/half-a"),
@@ -201,14 +201,14 @@ pub(super) fn broken_rename(setup: &Setup, store: &Cairn) -> Result<()> {
 }
 
 /// Sends SIGTERM while the store is away: the mount ends, and reports that data was not written.
-pub(super) fn terminated_without_a_store(setup: &Setup, store: &mut Cairn) -> Result<()> {
+pub(super) fn terminated_without_a_store(setup: &Setup, store: &mut Store) -> Result<()> {
     let mount = Mount::start(setup, "alone", &[])?;
     let mut open = File::create(mount.dir.join("lost"))?;
     open.write_all(b"lost")?;
     store.kill();
-    let ended = mount.stop_within(Duration::from_secs(60));
+    let ended = mount.exit_code();
     drop(open);
-    store.start(Spread::OneProcess)?;
+    store.start()?;
     let code = ended?;
     ensure!(code == Some(1), "it ended with {code:?}");
     Ok(())

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{CONTAINER, Setup};
+use super::{CONTAINER, Setup, UNDECIDED};
 use cairn_testkit::process::{Process, wait_for};
 use cairn_testkit::report::Report;
 use cairn_testkit::wire::Account;
@@ -160,6 +160,10 @@ pub(super) fn run(report: &mut Report, suite: &Path, setup: &Setup, account: &mu
                         "IOR, {interface}, {}, {hosts} hosts × {ranks} ranks",
                         pattern.name
                     );
+                    if hosts > 1 && !pattern.is_own && !setup.traits.decides {
+                        println!("left out: {name}: {UNDECIDED}");
+                        continue;
+                    }
                     report.tell(&name, || {
                         ior(suite, setup, account, (hosts, ranks), interface, pattern)
                     });

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::store::Store;
 use super::{CONTAINER, Mount, Setup};
-use cairn_testkit::cairn::Cairn;
 use cairn_testkit::random::Random;
 
 /// Writers on each of the two mounts.
@@ -32,13 +32,13 @@ fn on_both(dirs: [&Path; 2], write: impl Fn(usize, &Path) -> Result<()> + Sync) 
 
 /// The content as another client reads it. Only a majority of servers has the last commit, so all
 /// are asked (X-Newest).
-fn stored(store: &Cairn, name: &str) -> Result<Vec<u8>> {
+fn stored(store: &Store, name: &str) -> Result<Vec<u8>> {
     let path = format!("/{CONTAINER}/{name}");
     let newest = [("X-Newest", "true")];
     Ok(store.account()?.must("GET", &path, "", &newest, b"")?.body)
 }
 
-pub(super) fn run(setup: &Setup, store: &Cairn, first: &Path) -> Result<()> {
+pub(super) fn run(setup: &Setup, store: &Store, first: &Path) -> Result<()> {
     let other = Mount::start(setup, "other-host", &[])?;
     let dirs = [first, &*other.dir];
     strides(store, dirs, "strides-small", 100, 20).context("small strides")?;
@@ -54,7 +54,7 @@ pub(super) fn run(setup: &Setup, store: &Cairn, first: &Path) -> Result<()> {
 }
 
 /// An N-1 checkpoint: each writer writes every eighth record of one file, and syncs in the middle.
-fn strides(store: &Cairn, dirs: [&Path; 2], name: &str, record: usize, count: usize) -> Result<()> {
+fn strides(store: &Store, dirs: [&Path; 2], name: &str, record: usize, count: usize) -> Result<()> {
     let bytes_of = |place: usize| Random::new(place as u64).bytes(record);
     on_both(dirs, |writer, dir| {
         let mut options = OpenOptions::new();
@@ -90,7 +90,7 @@ fn strides(store: &Cairn, dirs: [&Path; 2], name: &str, record: usize, count: us
 
 /// All open a file with O_TRUNC before any of them writes: no open may truncate what another writer
 /// has closed.
-fn emptied(store: &Cairn, dirs: [&Path; 2]) -> Result<()> {
+fn emptied(store: &Store, dirs: [&Path; 2]) -> Result<()> {
     fs::write(dirs[0].join("emptied"), vec![b'.'; 3 * WRITERS])?;
     let all_open = Barrier::new(WRITERS);
     on_both(dirs, |writer, dir| {
@@ -109,7 +109,7 @@ fn emptied(store: &Cairn, dirs: [&Path; 2]) -> Result<()> {
     Ok(())
 }
 
-fn appends(store: &Cairn, dirs: [&Path; 2]) -> Result<()> {
+fn appends(store: &Store, dirs: [&Path; 2]) -> Result<()> {
     const LINES: usize = 25;
     on_both(dirs, |writer, dir| {
         let mut options = OpenOptions::new();

@@ -74,7 +74,7 @@ pub(super) fn run(
         None => report.skip("pjdfstest", "--pjdfstest names none"),
     }
     match &options.ltp {
-        Some(suite) => ltp(report, suite, &at.join("ltp"))?,
+        Some(suite) => ltp(report, suite, &at.join("ltp"), setup.traits.patience)?,
         None => report.skip("LTP", "--ltp names none"),
     }
     of_git(report, options, at);
@@ -176,12 +176,14 @@ fn is_result(line: &str) -> bool {
 }
 
 /// Time limit of one program of LTP, in seconds.
-const LTP_SECONDS: &str = "300";
+const LTP_SECONDS: u32 = 300;
 /// Exit code of an LTP program that does not apply here (TCONF).
 const LTP_NOT_HERE: i32 = 32;
 
-fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
+fn ltp(report: &mut Report, suite: &Path, dir: &Path, patience: u32) -> Result<()> {
     fs::create_dir_all(dir)?;
+    let seconds = (LTP_SECONDS * patience).to_string();
+    let multiple = (5 * patience).to_string();
     let suite = fs::canonicalize(suite)?;
     let programs = fs::read_to_string(workspace::root().join(LTP_PROGRAMS))?;
     for line in programs.lines().filter(|line| !line.starts_with('#')) {
@@ -200,7 +202,7 @@ fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
         }
         report.tell(&name, || {
             let mut command = Command::new("timeout");
-            command.args(["-k", "10", LTP_SECONDS]);
+            command.args(["-k", "10", &seconds]);
             let program = suite.join("testcases/kernel").join(program);
             // Some programs start others from the same folder.
             let beside = program
@@ -212,7 +214,7 @@ fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
             command.env("PATH", format!("{beside}:{path}"));
             command.arg(program).args(words);
             command.current_dir(dir).env("TMPDIR", dir);
-            let output = command.env("LTP_TIMEOUT_MUL", "5").output()?;
+            let output = command.env("LTP_TIMEOUT_MUL", &multiple).output()?;
             let code = output.status.code().context("it was killed")?;
             let text = [output.stdout, output.stderr].concat();
             let text = String::from_utf8_lossy(&text).into_owned();
