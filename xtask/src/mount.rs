@@ -55,8 +55,8 @@ pub(crate) struct Options {
     /// Without the suites of others
     #[arg(long, conflicts_with = "suites_only")]
     pub(crate) short: bool,
-    /// The suites of others alone
-    #[arg(long)]
+    /// Only the suites of others
+    #[arg(long, conflicts_with = "short")]
     pub(crate) suites_only: bool,
 }
 
@@ -224,10 +224,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         .account()?
         .must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
     let mount = Mount::start(&setup, "mnt", &[])?;
-    let (at, work) = (mount.dir.clone(), setup.dir.join("work"));
-    fs::create_dir_all(&work)?;
+    let at = mount.dir.clone();
     if !options.suites_only {
-        check_own(&mut report, options, &setup, &mut store, &at, &work);
+        check_all(&mut report, options, &setup, &mut store, &at)?;
     }
     if !options.short {
         let mut account = store.account()?;
@@ -243,17 +242,18 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Checks of ours: calls, programs, several mounts, failures.
-fn check_own(
+/// Runs our own checks on the mount at `at`.
+fn check_all(
     report: &mut Report,
     options: &Options,
     setup: &Setup,
     store: &mut Store,
     at: &Path,
-    work: &Path,
-) {
+) -> Result<()> {
+    let work = setup.dir.join("work");
+    fs::create_dir_all(&work)?;
     check_calls(report, options, setup, at, store);
-    check_programs(report, setup, at, work);
+    check_programs(report, setup, at, &work);
     report.check("a second mount reads what the first closed", || {
         failures::second(setup, at)
     });
@@ -269,6 +269,7 @@ fn check_own(
         cached::killed(setup)
     });
     check_failures(report, setup, store, at);
+    Ok(())
 }
 
 fn check_calls(report: &mut Report, options: &Options, setup: &Setup, at: &Path, store: &Store) {
@@ -357,6 +358,9 @@ fn check_failures(report: &mut Report, setup: &Setup, store: &mut Store, at: &Pa
     });
     report.check("a mount killed after fsync", || {
         failures::killed_mount(setup)
+    });
+    report.check("a disk away while files are written", || {
+        failures::disk_away(setup, store)
     });
     report.check("files closed into a journal, and all killed", || {
         closes::run(setup, store)

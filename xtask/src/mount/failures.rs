@@ -168,6 +168,51 @@ pub(super) fn killed_mount(setup: &Setup) -> Result<()> {
     again.stop()
 }
 
+/// A disk is away while files are written again, and comes back with their versions of before: mounts
+/// see and go on with those that were written.
+pub(super) fn disk_away(setup: &Setup, store: &mut Store) -> Result<()> {
+    // As many that a mount that asks one server does not find the right one for each of them.
+    const FILES: usize = 24;
+    let name = |number: usize| format!("away-{number}");
+    let mount = Mount::start(setup, "before", &[])?;
+    for number in 0..FILES {
+        fs::write(mount.dir.join(name(number)), b"first")?;
+    }
+    mount.stop()?;
+    let (disk, elsewhere) = store.a_disk()?;
+    store.kill();
+    fs::rename(&disk, &elsewhere)?;
+    store.start()?;
+    let mount = Mount::start(setup, "meanwhile", &[])?;
+    for number in 0..FILES {
+        fs::write(mount.dir.join(name(number)), b"second")?;
+    }
+    mount.stop()?;
+    store.kill();
+    // An empty folder, if a server has made one.
+    let _ = fs::remove_dir_all(&disk);
+    fs::rename(&elsewhere, &disk)?;
+    store.start()?;
+    let mount = Mount::start(setup, "afterwards", &[])?;
+    let mut wrong = Vec::new();
+    for number in 0..FILES {
+        let path = mount.dir.join(name(number));
+        let mut file = OpenOptions::new().append(true).open(&path)?;
+        file.write_all(b" third")?;
+        file.sync_all()?;
+        drop(file);
+        let read = fs::read_to_string(&path)?;
+        if read != "second third" {
+            wrong.push(read);
+        }
+    }
+    ensure!(wrong.is_empty(), "{} of {FILES}: {wrong:?}", wrong.len());
+    for number in 0..FILES {
+        fs::remove_file(mount.dir.join(name(number)))?;
+    }
+    mount.stop()
+}
+
 /// A rename interrupted in the middle leaves both names: deleting either does not delete the
 /// other's bytes.
 pub(super) fn broken_rename(setup: &Setup, store: &Store) -> Result<()> {

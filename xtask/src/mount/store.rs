@@ -2,7 +2,7 @@
 //! conditions of writes and is slower. Checks start, stop and kill them through this alone.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -100,6 +100,18 @@ impl Store {
     /// Logs in as test:tester.
     pub(super) fn account(&self) -> Result<Account> {
         Account::login(self.port())
+    }
+
+    /// The folder of one of its disks, and a place for it where no server looks.
+    pub(super) fn a_disk(&self) -> Result<(PathBuf, PathBuf)> {
+        let disk = match self {
+            Store::Cairn(cairn) => cairn.devices()?.into_iter().next(),
+            Store::OpenstackSwift(swift) => Some(swift.node(1).join("d1")),
+        };
+        let disk = disk.context("no disk")?;
+        let above = disk.ancestors().nth(2).context("a disk at the root")?;
+        let elsewhere = above.join("elsewhere");
+        Ok((disk, elsewhere))
     }
 
     /// How it differs from Cairn, as far as checks of a mount have to know.
