@@ -235,13 +235,16 @@ pub fn wait_for(what: &str, seconds: u64, mut ready: impl FnMut() -> Result<bool
     }
 }
 
+/// Time for a program to listen, while it lives: a dozen of Python start at once on a busy host.
+const PORT_SECONDS: u64 = 240;
+
 /// Waits until something listens on the port, while the processes live.
 ///
 /// # Errors
-/// A process has ended, nothing listens within 60 seconds, or connecting fails otherwise than by
+/// A process has ended, nothing listens within 240 seconds, or connecting fails otherwise than by
 /// being refused.
 pub fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
-    wait_for(&format!("port {port}"), 60, || {
+    wait_for(&format!("port {port}"), PORT_SECONDS, || {
         if let Some(words) = processes.iter_mut().find_map(Process::ended) {
             bail!("{words}");
         }

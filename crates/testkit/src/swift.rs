@@ -279,7 +279,7 @@ impl Swift {
     ///
     /// # Errors
     /// `id -un` fails, or a program cannot be started (see [`Process::start`]), ends, or does not
-    /// listen within 60 seconds.
+    /// listen within 240 seconds.
     pub fn start(&mut self) -> Result<()> {
         self.start_memcached()?;
         for kind in KINDS {
@@ -304,7 +304,7 @@ impl Swift {
     /// Starts the peer's cache, which Cairn on the same conf uses too.
     ///
     /// # Errors
-    /// `id -un` fails, memcached cannot be started or does not listen within 60 seconds, or it or a
+    /// `id -un` fails, memcached cannot be started or does not listen within 240 seconds, or it or a
     /// process started before has ended.
     pub fn start_memcached(&mut self) -> Result<()> {
         let port = self.memcached_port.to_string();
