@@ -24,7 +24,7 @@ const HELPER: &str = "/sbin/mount.fuse.cairn";
 const MARK: &str = "# mount.fuse.cairn URL DIR [-o OPTIONS], for a run of tests";
 
 /// Time after which a run that prints nothing is ended: the longest time of one test.
-const QUIET: Duration = Duration::from_secs(600);
+const QUIET: Duration = Duration::from_secs(1800);
 
 /// Name of the log of a run.
 const OUTPUT: &str = "check-output";
@@ -150,8 +150,8 @@ impl Run {
         let results = run.results.display();
         conf.push_str(&format!("export RESULT_BASE={results}\n"));
         fs::write(&run.conf, conf)?;
-        // Where the kernel shows the type as `fuse.cairn`, the suite's check of what is mounted
-        // expects `fuse` alone.
+        // The suite's check of what is mounted expects the type `fuse`; a kernel that was told the
+        // subtype shows `fuse.cairn`.
         let df = workspace::find("df").context("no df")?;
         let df = format!(
             "#!/bin/sh\n{} \"$@\" | sed 's/ fuse\\.cairn / fuse /'\n",
