@@ -22,7 +22,7 @@ struct Kind {
     share: u64,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         name: "fsx",
         args: &["-R", "-W"],
@@ -32,6 +32,12 @@ const KINDS: [Kind; 3] = [
         name: "fsx with mappings",
         args: &[],
         share: 1,
+    },
+    // A file that was closed is on the store, and so is each truncation of it from then on.
+    Kind {
+        name: "fsx, closed and opened",
+        args: &["-R", "-W", "-c", "200"],
+        share: 20,
     },
     // To 8 MiB a file is one object: these cross that all the time.
     Kind {
