@@ -155,10 +155,17 @@ fn pjdfstest(suite: &Path, dir: &Path) -> Result<String> {
         let name = file.strip_prefix(&tests)?.to_string_lossy().into_owned();
         let output = Command::new("sh").arg(file).current_dir(dir).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        checks += text.lines().filter(|line| is_result(line)).count();
-        let is_failure = |line: &&str| line.starts_with("not ok") && !line.contains("# TODO");
-        let failures = text.lines().filter(is_failure).count();
+        let Tap {
+            planned,
+            results,
+            failures,
+        } = Tap::of(&text);
+        checks += results;
         match failures {
+            _ if planned != Some(results) => {
+                let planned = planned.map_or("no plan".to_owned(), |n| format!("{n} planned"));
+                wrong.push(format!("{name} ({results} results, {planned})"));
+            }
             0 => {}
             _ if reasons.contains_key(&*name) => excused += failures,
             _ => wrong.push(format!("{name} ({failures})")),
@@ -171,8 +178,27 @@ fn pjdfstest(suite: &Path, dir: &Path) -> Result<String> {
     ))
 }
 
-fn is_result(line: &str) -> bool {
-    line.starts_with("ok ") || line.starts_with("not ok ")
+/// Counts of a script's output in the Test Anything Protocol.
+#[derive(Debug, PartialEq, Eq)]
+struct Tap {
+    /// Number of results that the script says it will have; a script that dies has fewer.
+    planned: Option<usize>,
+    results: usize,
+    failures: usize,
+}
+
+impl Tap {
+    fn of(text: &str) -> Tap {
+        let plan = text.lines().find_map(|line| line.strip_prefix("1.."));
+        let plan = plan.and_then(|plan| plan.split_whitespace().next());
+        let is_result = |line: &&str| line.starts_with("ok ") || line.starts_with("not ok ");
+        let is_failure = |line: &&str| line.starts_with("not ok") && !line.contains("# TODO");
+        Tap {
+            planned: plan.and_then(|plan| plan.parse().ok()),
+            results: text.lines().filter(is_result).count(),
+            failures: text.lines().filter(is_failure).count(),
+        }
+    }
 }
 
 /// Time limit of one program of LTP, in seconds.
@@ -227,4 +253,23 @@ fn ltp(report: &mut Report, suite: &Path, dir: &Path, patience: u32) -> Result<(
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_that_dies_has_fewer_results_than_planned() {
+        let whole = "1..3\nok 1 - a\nnot ok 2 - b\nnot ok 3 # TODO later\n";
+        let counts = |planned, results, failures| Tap {
+            planned,
+            results,
+            failures,
+        };
+        assert_eq!(Tap::of(whole), counts(Some(3), 3, 1));
+        assert_eq!(Tap::of("1..3\nok 1\n"), counts(Some(3), 1, 0));
+        assert_eq!(Tap::of("1..0 # SKIP no mknod\n"), counts(Some(0), 0, 0));
+        assert_eq!(Tap::of("sh: not found\n"), counts(None, 0, 0));
+    }
 }
