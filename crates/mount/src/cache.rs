@@ -29,7 +29,7 @@ const REQUEST_MAX_BYTES: u64 = 4 << 20;
 /// Maximum number of concurrent requests, for all files.
 const REQUESTS_MAX: usize = 32;
 /// Maximum bytes kept of requests that were read to their end, and that the kernel has too.
-const PASSED_MAX_BYTES: u64 = 32 << 20;
+const PASSED_MAX_BYTES: u64 = 8 << 20;
 
 /// A version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -57,6 +57,15 @@ impl<S: Store> Fuse<S> {
     }
 }
 
+/// Has the kernel ask for a file's attributes again; its pages stay.
+fn forget_attributes(notifier: &OnceLock<Notifier>, ino: INodeNo) {
+    if let Some(notifier) = notifier.get()
+        && let Err(error) = notifier.inval_inode(ino, ATTRIBUTES_ALONE, 0)
+    {
+        tracing::debug!(%error, "attributes stay in the kernel");
+    }
+}
+
 impl<S: Store> Filesystem for Fuse<S> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         for capability in [
@@ -238,11 +247,7 @@ impl<S: Store> Filesystem for Fuse<S> {
             Ok((handle, keeps_pages)) => {
                 // The kernel's cached size may be that of the version before, and would end reads
                 // too early.
-                if let Some(notifier) = notifier.get()
-                    && let Err(error) = notifier.inval_inode(ino, ATTRIBUTES_ALONE, 0)
-                {
-                    tracing::debug!(%error, "attributes stay in the kernel");
-                }
+                forget_attributes(&notifier, ino);
                 reply.opened(FileHandle(handle), open_flags(mode, keeps_pages));
             }
             Err(errno) => reply.error(errno),
@@ -293,7 +298,7 @@ impl<S: Store> Filesystem for Fuse<S> {
     fn write(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
@@ -307,9 +312,10 @@ impl<S: Store> Filesystem for Fuse<S> {
         // Pages of a mapping have explicit offsets, whatever the handle's mode.
         let is_placed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let drops_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let notifier = self.notifier.clone();
         let call = |vfs: Arc<Vfs<S>>| async move {
-            if drops_set_id {
-                vfs.drop_set_id(fh.0)?;
+            if drops_set_id && vfs.drop_set_id(fh.0)? {
+                forget_attributes(&notifier, ino);
             }
             vfs.write(fh.0, offset, data, is_placed).await
         };

@@ -256,16 +256,18 @@ impl<S: Store> Vfs<S> {
             || state.etag.as_deref().unwrap_or_default() != own.etag.as_deref().unwrap_or_default()
     }
 
-    /// Set-id bits are removed by the first write of a user who may not keep them.
-    pub(crate) fn drop_set_id(&self, handle: u64) -> FsResult<()> {
+    /// Set-id bits are removed by the first write of a user who may not keep them; true if there were
+    /// any.
+    pub(crate) fn drop_set_id(&self, handle: u64) -> FsResult<bool> {
         let handle = self.handle(handle)?;
         let mut state = handle.node.state.lock();
         let group = match state.attributes.mode & GROUP_EXECUTES {
             0 => 0,
             _ => SET_GROUP_ID,
         };
+        let before = state.attributes.mode;
         state.attributes.mode &= !(SET_USER_ID | group);
-        Ok(())
+        Ok(state.attributes.mode != before)
     }
 
     /// Writes bytes into memory; they are stored when the file is synced or closed. With

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 
 use crate::attributes::{Attributes, Xattrs};
@@ -23,6 +24,8 @@ pub(crate) const LISTING_LAG: Duration = Duration::from_secs(10);
 /// A file, directory or link to which the kernel or a handle has a reference.
 pub(crate) struct Node {
     pub(crate) ino: u64,
+    /// Its place among all nodes, in the order in which they came.
+    serial: u64,
     pub(crate) state: Mutex<State>,
     /// Held during every change of the content or of the version on the store.
     pub(crate) mutation: tokio::sync::Mutex<()>,
@@ -179,7 +182,7 @@ struct Slot {
 pub(crate) struct Tree {
     slots: HashMap<u64, Slot>,
     by_path: BTreeMap<String, u64>,
-    next: u64,
+    serial: u64,
     /// Directories with a complete listing, and the end of its validity.
     pub(crate) listed: HashMap<String, Instant>,
     /// Names that this mount removed recently, which a listing may still show.
@@ -212,10 +215,10 @@ pub(crate) fn below(directory: &str) -> String {
     }
 }
 
-/// Nodes by their numbers: equal runs of a simulation have them in the same order.
+/// Nodes in the order in which they came: equal runs of a simulation have them in the same order.
 fn in_order<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Vec<Arc<Node>> {
     let mut nodes: Vec<Arc<Node>> = nodes.cloned().collect();
-    nodes.sort_by_key(|node| node.ino);
+    nodes.sort_by_key(|node| node.serial);
     nodes
 }
 
@@ -224,7 +227,7 @@ impl Tree {
         let mut tree = Tree {
             slots: HashMap::new(),
             by_path: BTreeMap::new(),
-            next: ROOT,
+            serial: 0,
             listed: HashMap::new(),
             removed: HashMap::new(),
             absent: HashMap::new(),
@@ -249,10 +252,11 @@ impl Tree {
     /// Adds a node, replacing one at the same path.
     pub(crate) fn add(&mut self, path: &str, state: State) -> Arc<Node> {
         self.detach_path(path);
-        let ino = self.next;
-        self.next += 1;
+        let ino = self.new_number(path);
+        self.serial += 1;
         let node = Arc::new(Node {
             ino,
+            serial: self.serial,
             state: Mutex::new(state),
             mutation: tokio::sync::Mutex::new(()),
         });
@@ -267,6 +271,25 @@ impl Tree {
         };
         self.slots.insert(ino, slot);
         node
+    }
+
+    /// The inode number of a new node: by its path, so that a file which the kernel has forgotten, or which
+    /// another host shows, has the number that it had. If that one is taken (by a file that was renamed, or
+    /// that is open without a name), the next one that is not.
+    fn new_number(&self, path: &str) -> u64 {
+        if path.is_empty() {
+            return ROOT;
+        }
+        let digest = Sha256::digest(path);
+        let start = digest[..8]
+            .iter()
+            .fold(0, |n, byte| n << 8 | u64::from(*byte));
+        // Programs may take it for a signed number.
+        let mut number = start >> 1;
+        while number <= ROOT || self.slots.contains_key(&number) {
+            number = (number + 1) & (u64::MAX >> 1);
+        }
+        number
     }
 
     /// The object to which a name leads that is known as a hard link.

@@ -422,7 +422,8 @@ async fn devices_and_set_id_bits_are_kept_until_somebody_else_writes() {
     };
     assert_eq!(mode("null").await, (0o640, 0x103));
     assert_eq!(mode("tool").await, (0o6755, 0));
-    vfs.drop_set_id(handle).unwrap();
+    assert!(vfs.drop_set_id(handle).unwrap());
+    assert!(!vfs.drop_set_id(handle).unwrap(), "there is none any more");
     vfs.write(handle, 0, vec![1].into(), false).await.unwrap();
     vfs.unlink(ROOT, "null").await.unwrap();
     vfs.close(handle).await.unwrap();
@@ -452,6 +453,23 @@ async fn the_time_of_a_change_stays_while_nothing_changes() {
     };
     other.setattr(of_other, mode).await.unwrap();
     assert!(changed().await > before);
+}
+
+#[tokio::test]
+async fn a_file_has_the_same_number_on_all_mounts_at_any_time() {
+    let store = MemoryStore::default();
+    let (here, there) = (mount(&store), mount(&store));
+    let number = here.put("file", b"content").await.unwrap();
+    assert_eq!(there.lookup(ROOT, "file").await.unwrap().ino, number);
+    there.forget(number, 1);
+    assert!(there.tree.lock().node(number).is_none());
+    assert_eq!(there.lookup(ROOT, "file").await.unwrap().ino, number);
+    // The one that is open has it still.
+    let (handle, _) = here.open(number, READ).await.unwrap();
+    here.unlink(ROOT, "file").await.unwrap();
+    let new = here.put("file", b"other").await.unwrap();
+    assert_ne!(new, number);
+    assert_eq!(here.bytes(handle, 0, 9).await, b"content");
 }
 
 #[tokio::test]
