@@ -39,13 +39,21 @@ impl<S: Store> Committer<S> {
         file_id(&segment.name.name).filter(|_| is_here)
     }
 
-    /// Marks segments as shared by several names. Returns the new marks: an existing one belongs to
-    /// another rename, which may have been interrupted, and must stay.
-    pub(crate) async fn share(&self, segments: &[Arc<Segment>]) -> Result<Vec<Mark>> {
+    /// Marks segments as shared by several names, beside the marks `held` of the same call. Returns the
+    /// new marks: an existing one belongs to another rename, which may have been interrupted, and must
+    /// stay.
+    pub(crate) async fn share(
+        &self,
+        segments: &[Arc<Segment>],
+        held: &[&Mark],
+    ) -> Result<Vec<Mark>> {
         let ids: BTreeSet<&str> = segments.iter().filter_map(|s| self.owner(s)).collect();
         let mut new = Vec::new();
         for id in ids {
-            new.extend(self.put_mark(mark_of(id)).await?);
+            let name = mark_of(id);
+            if held.iter().all(|mark| mark.name != name) {
+                new.extend(self.put_mark(name).await?);
+            }
         }
         Ok(new)
     }

@@ -386,16 +386,22 @@ impl<S: Store> Vfs<S> {
         let is_object = known.is_some_and(|node| node.state.lock().etag.is_some());
         let found = self.look(path, is_object).await;
         let links = self.links_of(&found).await?;
-        let until = Instant::now() + self.options.fresh;
+        let until = asked + self.options.fresh;
         let mut tree = self.tree.lock();
         let known = tree.at(path);
         if let Some(node) = &known {
             let leads_elsewhere = tree.home(path).is_some_and(|home| {
                 !matches!(&found, Ok(Found::Object(stat)) if stat.home.as_ref() == Some(&home))
             });
+            // A change of the file says nothing of a name that led to it; a later answer does.
+            let was_led = tree.linked_until(path) >= Some(until);
             let mut state = node.state.lock();
             let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
-            if is_outdated || state.is_local() && !leads_elsewhere {
+            let is_known = match leads_elsewhere {
+                true => was_led,
+                false => is_outdated || state.is_local(),
+            };
+            if is_known {
                 drop(state);
                 return Ok(node.clone());
             }

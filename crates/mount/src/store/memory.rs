@@ -133,7 +133,15 @@ impl MemoryStore {
     /// The number of an object's version: empty ones are told apart by it, other than by their ETags.
     pub(crate) fn version(&self, name: &str) -> Option<u64> {
         let objects = self.objects.lock();
-        objects.get(name).map(|object| object.number)
+        find(&objects, name).ok().map(|object| object.number)
+    }
+
+    /// The object to which a link leads.
+    pub(crate) fn home(&self, name: &str) -> Option<String> {
+        match &self.objects.lock().get(name)?.body {
+            Body::Link(home) => Some(home.clone()),
+            Body::Bytes(_) | Body::Parts(_) => None,
+        }
     }
 
     /// Writes an object like another client.

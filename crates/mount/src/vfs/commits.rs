@@ -238,6 +238,7 @@ impl<S: Store> Vfs<S> {
         error: StoreError,
     ) -> FsResult<()> {
         let expected = node.state.lock().etag.clone();
+        let asked = Instant::now();
         let stat = match self.store.head_newest(path).await {
             Ok(stat) => stat,
             // The last of several names was removed: another object there would have none.
@@ -259,7 +260,8 @@ impl<S: Store> Vfs<S> {
         // Another host has made the name a hard link: the next commit is of the object it leads to.
         let is_moved = stat.home.is_some();
         if let Some(home) = &stat.home {
-            self.tree.lock().rehome(node, path, home);
+            let until = asked + self.options.fresh;
+            self.tree.lock().rehome(node, path, home, until);
         }
         let layout = self.layout(path, &stat.etag, stat.form, stat.bytes);
         let layout = match layout.await {

@@ -158,7 +158,8 @@ impl<S: Store> Vfs<S> {
                 match put {
                     Ok(()) => {
                         self.committer.unshare(shared).await;
-                        self.tree.lock().rehome(node, own, &home);
+                        let until = Instant::now() + self.options.fresh;
+                        self.tree.lock().rehome(node, own, &home, until);
                         let mut state = node.state.lock();
                         state.links = 2;
                         state.changed_here = Some(Instant::now());

@@ -219,7 +219,7 @@ impl<S: Store> Vfs<S> {
             if plant::takes_along() {
                 return Ok(leaving);
             }
-            *marks = self.committer.share(&segments).await?;
+            *marks = self.committer.share(&segments, &[]).await?;
             let there = self.compare(path, version).await;
             if matches!(there, Ok(Removed::Known)) {
                 return Ok(leaving);

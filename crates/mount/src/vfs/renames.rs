@@ -188,7 +188,9 @@ impl<S: Store> Vfs<S> {
             };
             (state.content.base().segments(), state.etag.clone())
         };
-        shared.append(&mut self.committer.share(&segments).await?);
+        let held: Vec<&Mark> = shared.iter().collect();
+        let mut new = self.committer.share(&segments, &held).await?;
+        shared.append(&mut new);
         // A copied manifest has an ETag of its own, so a concurrent write is detected only by the
         // deletion.
         let is_plain = node.state.lock().form == Form::Plain;
@@ -277,11 +279,15 @@ impl<S: Store> Vfs<S> {
             .iter()
             .map(|(name, known)| (name.clone(), known.clone()));
         let deletions: Vec<(String, Known)> = deletions.collect();
+        let marks = &shared;
         let deletions = futures_util::stream::iter(deletions).map(|(name, known)| async move {
             let new = format!("{to}{}", &name[from.len()..]);
             let deleted = match &known.link {
                 Some((link, _)) => self.delete_link(&name, link).await.map(|()| Removed::Known),
-                None => self.delete_moved(&name, &new, known).await,
+                None => {
+                    let marks = marks.get(&name).map(Vec::as_slice).unwrap_or_default();
+                    self.delete_moved(&name, &new, known, marks).await
+                }
             };
             deleted.map(|removed| (removed == Removed::Gone).then_some(name))
         });
@@ -310,7 +316,13 @@ impl<S: Store> Vfs<S> {
 
     /// Deletes an object that was copied to its new name. A version that another mount has written
     /// meanwhile is copied first, unless the new name has been written, too: then both stay.
-    async fn delete_moved(&self, name: &str, new: &str, known: Known) -> FsResult<Removed> {
+    async fn delete_moved(
+        &self,
+        name: &str,
+        new: &str,
+        known: Known,
+        marks: &[Mark],
+    ) -> FsResult<Removed> {
         match self.remove_version(name, &known.etag).await? {
             Removed::Other => {}
             removed => return Ok(removed),
@@ -344,7 +356,9 @@ impl<S: Store> Vfs<S> {
                 Err(error) if error.why == Why::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
-            shared.append(&mut self.committer.share(&segments).await?);
+            let held: Vec<&Mark> = marks.iter().chain(&shared).collect();
+            let mut new_marks = self.committer.share(&segments, &held).await?;
+            shared.append(&mut new_marks);
             match self.store.copy(name, new, None).await {
                 Ok(()) => copied.push(stat.etag.clone()),
                 Err(error) if error.why == Why::NotFound => return Ok(Removed::Gone),
@@ -486,7 +500,7 @@ impl<S: Store> Vfs<S> {
                 let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
                 match layout.await {
                     Ok(layout) => {
-                        let marks = self.committer.share(&layout.segments()).await?;
+                        let marks = self.committer.share(&layout.segments(), &[]).await?;
                         return Ok((name, marks));
                     }
                     // Another mount has written or removed it meanwhile.

@@ -313,12 +313,18 @@ impl Tree {
             return self.add(path, state);
         }
         if let Some(node) = self.at(home) {
+            // Handles of the node that had the name write on at the same place.
+            if let Some(known) = known
+                && self.path(known.ino).as_deref() == Some(path)
+            {
+                self.rehome(known, path, home, until);
+            }
             self.link(path, &node, until);
             return node;
         }
         let node = match known {
             Some(node) if self.path(node.ino).as_deref() == Some(path) => {
-                self.rehome(node, path, home);
+                self.rehome(node, path, home, until);
                 node.clone()
             }
             _ => self.add(home, state),
@@ -346,11 +352,11 @@ impl Tree {
         }
     }
 
-    /// Records that a node's object is at `home` now, to which its name leads.
-    pub(crate) fn rehome(&mut self, node: &Arc<Node>, name: &str, home: &str) {
+    /// Records that a node's object is at `home` now, to which its name leads; it is believed until then.
+    pub(crate) fn rehome(&mut self, node: &Arc<Node>, name: &str, home: &str, until: Instant) {
         if let Some(slot) = self.slots.get_mut(&node.ino) {
             slot.path = Some(home.to_owned());
-            slot.links.insert(name.to_owned(), Instant::now());
+            slot.links.insert(name.to_owned(), until);
             self.by_path.entry(home.to_owned()).or_insert(node.ino);
         }
     }
