@@ -196,11 +196,13 @@ impl<S: Store> Vfs<S> {
         listed: State,
     ) -> Arc<Node> {
         let leads_there = tree.home(path).as_deref() == Some(home);
-        match known {
+        let kind = listed.attributes.kind;
+        match known.filter(|node| node.state.lock().attributes.kind == kind) {
             Some(node) if leads_there => node,
             // Changed here since: the store decides when it is looked up.
             Some(node) if node.state.lock().changed_within(LISTING_LAG) => node,
-            Some(_) | None => tree.lead(path, home, None, listed, Instant::now()),
+            // Handles of the node go on where another host has made the name lead.
+            known => tree.lead(path, home, known.as_ref(), listed, Instant::now()),
         }
     }
 

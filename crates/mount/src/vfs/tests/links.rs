@@ -149,6 +149,34 @@ async fn open_files_follow_the_first_link() {
     }
 }
 
+/// A listing, or a look at the other name, comes before the close.
+#[tokio::test]
+async fn open_files_follow_the_first_link_that_is_listed() {
+    for is_listed in [true, false] {
+        let store = MemoryStore::default();
+        let (here, there) = (mount(&store), mount(&store));
+        // As made by another mount: nothing has changed on this one.
+        file(&here, "a", b"abc").await;
+        let ino = ino_of(&there, "a").await;
+        let (handle, _) = there.open(ino, WRITE).await.unwrap();
+        let more = Bytes::from_static(b"def");
+        there.write(handle, 3, more, false).await.unwrap();
+        here.link(ino_of(&here, "a").await, ROOT, "b")
+            .await
+            .unwrap();
+        if is_listed {
+            there.names("").await;
+        }
+        for name in ["b", "a"] {
+            there.lookup(ROOT, name).await.unwrap();
+        }
+        there.close(handle).await.unwrap();
+        for name in ["a", "b"] {
+            assert_eq!(content(&here, name).await, b"abcdef", "{is_listed}");
+        }
+    }
+}
+
 /// A file that is known says nothing of a name that another host has replaced, also while it is written.
 #[tokio::test]
 async fn a_replaced_name_is_noticed_beside_a_known_file() {

@@ -160,7 +160,9 @@ impl Machine {
             grace: Duration::ZERO,
             ignores_pins: false,
         };
-        match self.vfs.committer.sweep(options).await {
+        // The first one removes files without names, whose segments are found then.
+        let first = self.vfs.committer.sweep(options).await;
+        match first.and(self.vfs.committer.sweep(options).await) {
             Ok(swept) if swept.pinned == 0 => {}
             swept => world
                 .model

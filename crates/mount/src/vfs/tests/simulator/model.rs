@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::links::Leads;
 use super::names::Intent;
 use super::ops::{Change, Op, is_next, is_shown};
 use crate::simulated;
@@ -62,6 +63,7 @@ pub(super) type Id = (usize, u64);
 pub(super) struct Model {
     moment: u64,
     pub(super) versions: BTreeMap<String, Vec<Version>>,
+    pub(super) leads: Leads,
     pub(super) nodes: BTreeMap<Id, Node>,
     pub(super) intents: Vec<Option<(usize, Intent)>>,
     /// Names that came or went.
@@ -158,9 +160,9 @@ impl Model {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
-        let paths = node.paths.iter();
-        let versions: Vec<&Version> = paths
-            .filter_map(|path| self.versions.get(path))
+        let places = self.leads.places(node).into_iter();
+        let versions: Vec<&Version> = places
+            .filter_map(|place| self.versions.get(place))
             .flatten()
             .collect();
         node.local_until = node.local_until.min(self.moment);
@@ -202,6 +204,7 @@ impl Model {
     ) {
         let now = self.now();
         let number = store.version(name);
+        let is_led = self.lead(name, now, store);
         let versions = self.versions.entry(name.to_owned()).or_default();
         let last = versions.last_mut().filter(|last| last.until == u64::MAX);
         if last.as_ref().map(|last| last.number) == number {
@@ -212,15 +215,16 @@ impl Model {
             last.clone()
         });
         self.checks += 1;
-        if source.is_some() || number.is_none() {
+        if source.is_some() || number.is_none() || is_led {
             self.taken_away(name);
         }
-        if before.is_some() != number.is_some() {
+        if before.is_some() != number.is_some() || is_led {
             self.events.push((now, name.to_owned()));
         }
         let Some(number) = number else {
             if let Some(gone) = before
                 && !self.may_go(mount, name, &gone)
+                && !self.is_without_names(name)
             {
                 let text = format!("{mount} removes a version of {name} that nobody removed: ");
                 self.blame(text + &shown(&gone.content));
@@ -232,9 +236,12 @@ impl Model {
             Err(error) => return self.blame(format!("{name} cannot be read: {error}")),
         };
         let before = before.as_ref().map(|before| &before.content[..]);
-        let is_explained = match source {
-            Some(_) => before.is_none() || self.may_be_replaced(name),
-            None => self.explain(mount, name, before, &content),
+        let may_replace =
+            before.is_none_or(|before| before == content) || self.may_be_replaced(name);
+        let is_explained = match (source, store.home(name)) {
+            (Some(_), _) => may_replace || self.is_without_names(name),
+            (None, Some(home)) => may_replace && self.may_lead(name, &home),
+            (None, None) => self.explain(mount, name, before, &content),
         };
         if !is_explained {
             let before = before.map(shown);
@@ -262,7 +269,7 @@ impl Model {
     /// stored anew.
     fn taken_away(&mut self, name: &str) {
         let nodes = self.nodes.values_mut();
-        for node in nodes.filter(|node| node.paths.iter().any(|path| path == name)) {
+        for node in nodes.filter(|node| self.leads.is_of(node, name)) {
             for op in node.ops.iter_mut().filter(|op| op.is_stored) {
                 (op.is_stored, op.is_maybe) = (false, true);
             }
@@ -271,7 +278,7 @@ impl Model {
 
     fn ops_of(&self, mount: usize, name: &str) -> impl Iterator<Item = &Op> {
         let nodes = self.nodes.iter().filter(move |(id, _)| id.0 == mount);
-        let named = nodes.filter(move |(_, node)| node.paths.iter().any(|path| path == name));
+        let named = nodes.filter(move |(_, node)| self.leads.is_of(node, name));
         named.flat_map(|(_, node)| node.pending(None))
     }
 
@@ -287,9 +294,7 @@ impl Model {
         };
         let nodes = self.nodes.iter_mut().filter(|(id, _)| id.0 == mount);
         let nodes = nodes.map(|(_, node)| node);
-        let mut nodes: Vec<&mut Node> = nodes
-            .filter(|node| node.paths.iter().any(|path| path == name))
-            .collect();
+        let mut nodes: Vec<&mut Node> = nodes.filter(|node| self.leads.is_of(node, name)).collect();
         // A version without changes may be of any node.
         let certain = |op: &&&Op| !op.is_stored && !op.is_maybe;
         nodes.sort_by_key(|node| Reverse(node.pending(None).iter().filter(certain).count()));
@@ -319,8 +324,8 @@ impl Model {
         let ops = node.pending(Some(begun));
         let is_clean = ops.is_empty() && node.local_until < begun;
         let mut seen = 0;
-        for path in &node.paths {
-            let versions = self.versions.get(path).map(Vec::as_slice);
+        for place in self.leads.places(node) {
+            let versions = self.versions.get(place).map(Vec::as_slice);
             for version in versions.unwrap_or_default() {
                 let was_there = version.until > since && version.from < until;
                 if is_clean && !was_there {
@@ -336,7 +341,8 @@ impl Model {
         if (seen == 0 || !is_clean) && shows(&[], &ops, content) {
             return;
         }
-        let versions = node.paths.iter().filter_map(|path| self.versions.get(path));
+        let places = self.leads.places(node).into_iter();
+        let versions = places.filter_map(|place| self.versions.get(place));
         let versions = versions.flatten().filter(|version| version.until > since);
         let versions: Vec<String> = versions
             .map(|version| {
@@ -361,8 +367,8 @@ impl Model {
     pub(super) fn has_moved(&self, id: Id) -> bool {
         let node = self.nodes.get(&id);
         node.is_some_and(|node| {
-            let mut paths = node.paths.iter();
-            paths.any(|path| self.has_churned(path, node.since))
+            let mut places = self.leads.places(node).into_iter();
+            places.any(|place| self.has_churned(place, node.since))
         })
     }
 

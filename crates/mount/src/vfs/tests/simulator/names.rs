@@ -12,12 +12,17 @@ pub(super) enum Intent {
         from: String,
         to: String,
     },
+    /// A file gets another name.
+    Link {
+        from: String,
+        to: String,
+    },
     /// A file that is made, or emptied.
     Empty(String),
 }
 
 /// The name that a rename gives to `name`.
-fn moved(name: &str, from: &str, to: &str) -> Option<String> {
+pub(super) fn moved(name: &str, from: &str, to: &str) -> Option<String> {
     let rest = name.strip_prefix(from)?;
     (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
 }
@@ -30,14 +35,21 @@ fn is_above(above: &str, name: &str) -> bool {
 impl Model {
     /// A call begins; returns its number.
     pub(super) fn begin(&mut self, mount: usize, intent: Intent) -> usize {
+        if let Intent::Link { from, to } = &intent {
+            for (id, node) in &mut self.nodes {
+                if id.0 == mount && node.paths.contains(from) && !node.paths.contains(to) {
+                    node.paths.push(to.clone());
+                }
+            }
+        }
         if let Intent::Rename { from, to } = &intent {
+            self.may_remove(mount, to);
             for (id, node) in &mut self.nodes {
                 if id.0 != mount {
                     continue;
                 }
                 let new = node.paths.iter().filter_map(|path| moved(path, from, to));
                 let new: Vec<String> = new.collect();
-                node.is_removed |= node.paths.contains(to);
                 for path in new {
                     if !node.paths.contains(&path) {
                         node.paths.push(path);
@@ -46,9 +58,7 @@ impl Model {
             }
         }
         if let Intent::Remove(name) = &intent {
-            for (id, node) in &mut self.nodes {
-                node.is_removed |= id.0 == mount && node.paths.contains(name);
-            }
+            self.may_remove(mount, name);
         }
         self.intents.push(Some((mount, intent)));
         self.intents.len() - 1
@@ -64,7 +74,7 @@ impl Model {
         }
     }
 
-    fn intents(&self) -> impl Iterator<Item = &(usize, Intent)> {
+    pub(super) fn intents(&self) -> impl Iterator<Item = &(usize, Intent)> {
         self.intents.iter().flatten()
     }
 
@@ -85,10 +95,14 @@ impl Model {
         self.intents().any(|(other, intent)| match intent {
             Intent::Remove(removed) => *other == mount && removed == name,
             Intent::Rename { from, to } => {
-                let copied = moved(name, from, to).and_then(|new| self.versions.get(&new));
+                let Some(new) = moved(name, from, to) else {
+                    return false;
+                };
+                let copied = self.versions.get(&new);
                 copied.is_some_and(|copies| copies.iter().any(is_same))
+                    || self.has_lead_along(name, &new)
             }
-            Intent::Empty(_) => false,
+            Intent::Empty(_) | Intent::Link { .. } => false,
         })
     }
 
@@ -139,7 +153,7 @@ impl Model {
                 Intent::Remove(gone) | Intent::Rename { from: gone, .. } => {
                     *other == mount && is_above(gone, name)
                 }
-                Intent::Empty(_) => false,
+                Intent::Empty(_) | Intent::Link { .. } => false,
             })
     }
 

@@ -25,6 +25,8 @@ const FILES: [&str; 8] = [
 const DIRECTORIES: [&str; 2] = ["d", "e"];
 /// The kernel opens a stale file once more.
 const OPENS_MAX: u32 = 3;
+/// Names that are tried until one is there and gets another.
+const LINKS_MAX: u32 = 5;
 /// Bytes of a file beyond which nothing is written at an offset.
 const PLACES_BYTES: u64 = 700;
 
@@ -104,9 +106,12 @@ impl Program {
     }
 
     pub(super) async fn run(&self, sessions: u32) {
-        for _ in 0..sessions {
+        let more = if self.world.has_links { 2 } else { 1 };
+        for _ in 0..sessions * more {
             self.pause(60).await;
             match self.roll(10) {
+                // Files need several names before these are removed.
+                3 | 4 if self.world.has_links => self.change_names().await,
                 0 | 1 if self.world.has_names => self.change_names().await,
                 2 if self.world.has_names => self.list().await,
                 _ => {
@@ -165,6 +170,11 @@ impl Program {
         }
     }
 
+    /// Has a directory that was looked up its name still? Another program may have moved it.
+    fn is_at(&self, ino: u64, path: &str) -> bool {
+        self.vfs.path(ino).is_ok_and(|now| now == path)
+    }
+
     /// Opens a file like the kernel: it is looked up first, and made where it is not there.
     async fn try_open(&self, file: &str, mode: OpenMode, open: &mut Open) -> FsResult<()> {
         let (directory, name) = split(file);
@@ -174,6 +184,9 @@ impl Program {
                 true => (None, Some(self.locks.changed(vec![directory]).await)),
                 false => (Some(self.locks.looked_up(directory).await), None),
             };
+            if !self.is_at(parent, directory) {
+                return Err(FsError::NotFound);
+            }
             let since = self.now();
             let found = self.vfs.lookup(parent, name).await;
             self.world.looked_up(self.mount, file, since, &found);
@@ -214,11 +227,16 @@ impl Program {
             model.accept(open.id, change, true)
         });
         let opened = self.vfs.open(ino, mode).await;
-        if let Some(truncation) = truncation {
+        {
             let mut model = self.world.model.lock();
-            match opened {
-                Ok(_) => model.made(open.id, truncation),
-                Err(_) => model.is_open(open.id, truncation),
+            match (truncation, &opened) {
+                (Some(truncation), Ok(_)) => model.made(open.id, truncation),
+                (Some(truncation), Err(_)) => model.is_open(open.id, truncation),
+                (None, _) => {}
+            }
+            // Another host may have made it a hard link meanwhile.
+            if let (Ok(_), Ok(path)) = (&opened, self.vfs.path(ino)) {
+                model.named(open.id, &path);
             }
         }
         open.handle = opened?.0;
@@ -379,11 +397,20 @@ impl Program {
     async fn change_names(&self) {
         let files = &FILES[..self.world.files];
         let (one, two) = (self.pick(files), self.pick(files));
-        match self.roll(8) {
+        // Appended bytes stay apart from what has places.
+        let is_like = one.contains("log") == two.contains("log");
+        match self.roll(if self.world.has_links { 18 } else { 8 }) {
+            8.. => {
+                for _ in 0..LINKS_MAX {
+                    let (from, to) = (self.pick(files), self.pick(files));
+                    if from.contains("log") == to.contains("log") && self.link(from, to).await {
+                        break;
+                    }
+                }
+            }
             0 | 1 => self.unlink(one).await,
             2..=4 => {
-                // Appended bytes stay apart from what has places.
-                if one.contains("log") == two.contains("log") {
+                if is_like {
                     self.rename(one, two).await;
                 }
             }
@@ -419,6 +446,9 @@ impl Program {
             return;
         };
         let _lock = self.locks.changed(vec![directory]).await;
+        if !self.is_at(parent, directory) {
+            return;
+        }
         let (since, intent) = self.begin(Intent::Remove(file.to_owned()));
         let removed = self.vfs.unlink(parent, name).await;
         self.world
@@ -456,6 +486,9 @@ impl Program {
             return;
         }
         let _lock = self.locks.changed(vec![old, new, from, to]).await;
+        if !self.is_at(parent, old) || !self.is_at(new_parent, new) {
+            return;
+        }
         let (since, intent) = self.begin(Intent::Rename {
             from: from.to_owned(),
             to: to.to_owned(),
@@ -466,10 +499,58 @@ impl Program {
         let renamed = renamed.await;
         self.world
             .note(format!("{}: rename {from} {to}: {renamed:?}", self.mount));
-        if self.ended("rename", since, renamed, &[from, to]) {
-            self.world.made(to, since);
-            self.world.removed(from, since, intent);
+        if !self.ended("rename", since, renamed, &[from, to]) {
+            return;
         }
+        {
+            let mut model = self.world.model.lock();
+            if model.have_been_one(from, to, since) {
+                return model.done(intent);
+            }
+        }
+        self.world.made(to, since);
+        self.world.removed(from, since, intent);
+    }
+
+    /// Returns false if there is no such file.
+    async fn link(&self, from: &str, to: &str) -> bool {
+        let ((old, name), (new, new_name)) = (split(from), split(to));
+        let (Ok(parent), Ok(new_parent)) = (self.directory(old).await, self.directory(new).await)
+        else {
+            return false;
+        };
+        let found = {
+            let _lock = self.locks.looked_up(old).await;
+            if !self.is_at(parent, old) {
+                return false;
+            }
+            let since = self.now();
+            let found = self.vfs.lookup(parent, name).await;
+            self.world.looked_up(self.mount, from, since, &found);
+            found
+        };
+        let Ok(attr) = found else {
+            return false;
+        };
+        let _lock = self.locks.changed(vec![new]).await;
+        if !self.is_at(new_parent, new) {
+            return false;
+        }
+        let file = self.locks.file(attr.ino);
+        let _alone = file.write().await;
+        let (since, intent) = self.begin(Intent::Link {
+            from: from.to_owned(),
+            to: to.to_owned(),
+        });
+        let linked = self.vfs.link(attr.ino, new_parent, new_name).await;
+        let linked = linked.map(drop);
+        self.world
+            .note(format!("{}: link {from} {to}: {linked:?}", self.mount));
+        if self.ended("link", since, linked, &[from, to]) {
+            self.world.made(to, since);
+            self.world.model.lock().done(intent);
+        }
+        true
     }
 
     async fn list(&self) {
