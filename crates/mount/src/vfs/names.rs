@@ -441,12 +441,14 @@ impl<S: Store> Vfs<S> {
     /// that the listing may be out of date. Then the store decides, since another host may have
     /// removed it.
     pub(super) async fn is_unlisted_here(&self, path: &str, node: &Arc<Node>) -> FsResult<bool> {
+        // Another host may have removed one of several names of a file that is changed here.
+        let is_link = self.tree.lock().home(path).is_some();
         let is_recent = {
             let state = node.state.lock();
-            if state.is_local() {
+            if state.is_local() && !is_link {
                 return Ok(true);
             }
-            state.changed_within(LISTING_LAG)
+            state.is_local() || state.changed_within(LISTING_LAG)
         };
         if !is_recent {
             return Ok(false);

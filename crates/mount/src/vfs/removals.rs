@@ -261,7 +261,10 @@ impl<S: Store> Vfs<S> {
         };
         let home = link.home();
         match self.leave_file(&home, &node, &link).await {
-            Ok(0) => self.unlinked(&home, &node),
+            Ok(0) => {
+                self.tree.lock().detach_links(node.ino);
+                self.unlinked(&home, &node);
+            }
             Ok(left) => {
                 let mut state = node.state.lock();
                 state.links = u32::try_from(left).unwrap_or(u32::MAX);

@@ -215,6 +215,12 @@ pub(crate) fn below(directory: &str) -> String {
     }
 }
 
+/// Is a node open, or changed here?
+fn is_in_use(node: &Node) -> bool {
+    let state = node.state.lock();
+    state.opens > 0 || state.is_local()
+}
+
 /// Nodes in the order in which they came: equal runs of a simulation have them in the same order.
 fn in_order<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Vec<Arc<Node>> {
     let mut nodes: Vec<Arc<Node>> = nodes.cloned().collect();
@@ -318,6 +324,10 @@ impl Tree {
                 && self.path(known.ino).as_deref() == Some(path)
             {
                 self.rehome(known, path, home, until);
+                if is_in_use(known) && !is_in_use(&node) {
+                    self.merge(node.ino, known, home);
+                    return known.clone();
+                }
             }
             self.link(path, &node, until);
             return node;
@@ -331,6 +341,20 @@ impl Tree {
         };
         self.link(path, &node, until);
         node
+    }
+
+    /// Gives a node all names of another one that was found at the same place and is not in use.
+    fn merge(&mut self, other: u64, node: &Arc<Node>, home: &str) {
+        let Some(slot) = self.slots.get_mut(&other) else {
+            return;
+        };
+        slot.path = None;
+        let links = std::mem::take(&mut slot.links);
+        self.by_path.insert(home.to_owned(), node.ino);
+        for (name, until) in links {
+            self.link(&name, node, until);
+        }
+        self.drop_unused(other);
     }
 
     /// Until when a name is believed to be a hard link; `None` for other names.
@@ -413,6 +437,17 @@ impl Tree {
         let node = slot.node.clone();
         self.drop_unused(ino);
         Some(node)
+    }
+
+    /// Detaches all names that lead to a node: other hosts have removed those that are left here.
+    pub(crate) fn detach_links(&mut self, ino: u64) {
+        let slot = self.slots.get_mut(&ino);
+        let links = slot.map(|slot| std::mem::take(&mut slot.links));
+        for name in links.unwrap_or_default().into_keys() {
+            if self.by_path.get(&name) == Some(&ino) {
+                self.by_path.remove(&name);
+            }
+        }
     }
 
     /// Records that this mount removed a name from the store.

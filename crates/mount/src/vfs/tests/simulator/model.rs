@@ -240,7 +240,10 @@ impl Model {
             before.is_none_or(|before| before == content) || self.may_be_replaced(name);
         let is_explained = match (source, store.home(name)) {
             (Some(_), _) => may_replace || self.is_without_names(name),
-            (None, Some(home)) => may_replace && self.may_lead(name, &home),
+            // A first link leads to a copy, and of two empty objects each may have been copied.
+            (None, Some(home)) => {
+                before == Some(&content[..]) || may_replace && self.may_lead(name, &home)
+            }
             (None, None) => self.explain(mount, name, before, &content),
         };
         if !is_explained {

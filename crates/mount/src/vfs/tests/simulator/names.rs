@@ -79,7 +79,7 @@ impl Model {
     }
 
     pub(super) fn may_empty(&self, mount: usize, name: &str) -> bool {
-        let is_it = |other: &str| other == name;
+        let is_it = |other: &str| other == name || self.leads.has(other, name);
         self.intents().any(|(other, intent)| {
             *other == mount && matches!(intent, Intent::Empty(name) if is_it(name))
         })
