@@ -240,6 +240,8 @@ impl<S: Store> Vfs<S> {
         self.copy_link(to, &old, kind).await?;
         if let Some(replaced) = replaced.take() {
             self.left(to, replaced).await;
+            // The link is there now, also if the old name cannot be removed.
+            self.tree.lock().present(to);
         }
         let is_gone = self.delete_if_still(from, &old).await?;
         self.leave(node, &old).await;

@@ -140,6 +140,8 @@ impl<S: Store> Vfs<S> {
             if let Some(version) = self.copy_version(from, to, node, &mut shared).await? {
                 if let Some(replaced) = replaced.take() {
                     self.left(to, replaced).await;
+                    // The copy is there now, also if the old name cannot be removed.
+                    self.tree.lock().present(to);
                 }
                 match self.remove_version(from, &version).await? {
                     Removed::Known => {
