@@ -363,6 +363,10 @@ fn listings(
         ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
     mount.stop()?;
+    // rclone takes the directory's own object for a file of its name. Without it the directory is one
+    // by what is in it, for both.
+    let marker = format!("/{CONTAINER}/names");
+    account.another().must("DELETE", &marker, "", &[], b"")?;
     // A listing with all names shows that the store has each name's row.
     wait_for("all names in the listing", 60, || {
         let path = format!("/{CONTAINER}");
