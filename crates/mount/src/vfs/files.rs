@@ -165,7 +165,7 @@ impl<S: Store> Vfs<S> {
     async fn empty(&self, node: &Arc<Node>) -> FsResult<()> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
-        // What is taken back below must not be on the store.
+        // An attempt that is taken back below must not be on the store.
         self.settle_doubts(node).await?;
         let before = {
             let mut state = self.loaded(node).await?;

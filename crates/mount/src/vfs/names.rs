@@ -422,7 +422,7 @@ impl<S: Store> Vfs<S> {
                 true => Vec::new(),
                 false => state.content.base().segments(),
             };
-            // What may be on the store all the same may have another name by now.
+            // Segments of an attempt in doubt may be on the store, and have another name by now.
             let mut made = std::mem::take(&mut state.made);
             let attempts = state.attempts.iter();
             let doubtful: Vec<&Attempt> = attempts

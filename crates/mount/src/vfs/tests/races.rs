@@ -58,7 +58,7 @@ async fn call(vfs: &Vfs<MemoryStore>, call: Call) -> FsResult<()> {
     }
 }
 
-/// What a race leaves.
+/// Outcome of a race.
 struct Race {
     store: MemoryStore,
     here: FsResult<()>,
@@ -99,7 +99,7 @@ async fn race(mine: Call, other: Call, file: &[u8], is_open: bool, number: usize
     let text =
         format!("{mine:?} {result:?}, {other:?} {there_result:?} before {number}, open: {is_open}");
     if let Some(handle) = handle {
-        // What it shows are its bytes, or it says that they are gone.
+        // Its own bytes are shown, or it says that they are gone.
         if let Ok(pieces) = here.read(handle, 0, 4096).await {
             let shown = pieces.concat();
             assert!(is_right(&shown, file), "{text}: {shown:?}");
@@ -189,7 +189,7 @@ async fn races(mine: Call, other: Call, judge: impl AsyncFn(&Race)) {
     }
 }
 
-/// What the other host's name shows is there, if it was made.
+/// The bytes of the other host's name are there, if it was made.
 fn is_kept(race: &Race, name: &str) {
     if race.there.is_ok() {
         assert!(

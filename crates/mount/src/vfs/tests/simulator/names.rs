@@ -88,7 +88,7 @@ impl Model {
     /// May a version go from its name? Those that renames remove have to be under the new name, or to have
     /// been.
     pub(super) fn may_go(&self, mount: usize, name: &str, version: &Version) -> bool {
-        // Of two empty objects a mount takes one for the copy of the other.
+        // A mount takes one of two empty objects for the copy of the other.
         let is_empty = version.content.is_empty();
         let is_same =
             |copy: &Version| copy.number == version.number || is_empty && copy.content.is_empty();
