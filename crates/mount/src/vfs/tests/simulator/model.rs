@@ -149,6 +149,16 @@ impl Model {
         }
     }
 
+    /// A change that is not in a version, and that the file does not wait to store either: it had by
+    /// another mount what was asked for, and nothing is put over what comes after.
+    pub(super) fn had(&mut self, id: Id, number: u64) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && let Some(op) = node.ops.iter_mut().find(|op| op.number == number)
+        {
+            op.is_maybe |= !op.is_stored;
+        }
+    }
+
     /// The number of the node's last change.
     pub(super) fn mark(&self, id: Id) -> u64 {
         self.nodes.get(&id).map_or(0, |node| node.count)

@@ -344,7 +344,15 @@ impl Program {
             ..Changes::default()
         };
         match self.vfs.setattr(open.id.1, changes).await {
-            Ok(_) => self.world.model.lock().made(open.id, number),
+            Ok(_) => {
+                let node = self.vfs.tree.lock().node(open.id.1);
+                let is_dirty = node.is_some_and(|node| node.state.lock().is_dirty());
+                let mut model = self.world.model.lock();
+                model.made(open.id, number);
+                if !is_dirty {
+                    model.had(open.id, number);
+                }
+            }
             Err(error) => {
                 self.world.model.lock().is_open(open.id, number);
                 self.excuse_file("truncate", since, &error, open);
