@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::task::JoinHandle;
 
 use crate::commit::{Committer, random_id};
-use crate::store::{Expect, Headers, Result, Row, SEGMENTS, Store};
+use crate::store::{Expect, Headers, Result, Row, SEGMENTS, Store, insist};
 use crate::time::Time;
 
 /// Interval at which an intent is refreshed.
@@ -34,13 +34,27 @@ impl<S> Drop for Intent<S> {
 }
 
 impl<S: Store> Intent<S> {
-    /// Both names are in their final state. If removing the intent fails, it will be checked again
-    /// and found done.
+    /// Both names are in their final state. An intent that stays would be carried out once more, with
+    /// what is made under the old name until then: if removing it fails, it is tried again until another
+    /// mount would take it up.
     pub(crate) async fn done(self) {
         self.refresh.abort();
-        if let Err(error) = self.store.delete(&self.name, Expect::Anything).await {
-            tracing::warn!(intent = self.name, %error, "an intent that was carried out stays");
-        }
+        let (store, name) = (self.store.clone(), self.name.clone());
+        let removed = insist(|| store.delete(&name, Expect::Anything)).await;
+        let Err(error) = removed else {
+            return;
+        };
+        tracing::warn!(intent = self.name, %error, "an intent that was carried out stays for now");
+        let (store, name) = (self.store.clone(), self.name.clone());
+        tokio::spawn(async move {
+            for _ in 0..BROKEN_AFTER.as_secs() / REFRESH_INTERVAL.as_secs() {
+                tokio::time::sleep(REFRESH_INTERVAL).await;
+                if store.delete(&name, Expect::Anything).await.is_ok() {
+                    return;
+                }
+            }
+            tracing::warn!(intent = name, "an intent that was carried out stays");
+        });
     }
 }
 

@@ -511,7 +511,14 @@ impl<S: Store> Vfs<S> {
                     }
                 }
                 Err(error) if error.why == Why::Changed => {
-                    self.look_again(&path).await?;
+                    let now = self.look_again(&path).await?;
+                    // A file that got further names elsewhere may be two nodes here: the look was the
+                    // other's.
+                    if now.ino != node.ino {
+                        let asked = Instant::now();
+                        let stat = self.store.head_newest(&path).await?;
+                        self.absorb(&mut node.state.lock(), stat, asked);
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -272,3 +272,24 @@ async fn what_was_written_under_the_new_name_meanwhile_stays() {
     assert_eq!(store.whole("from/a").unwrap(), "old");
     store.delete("to/a", Expect::Anything).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_intent_of_a_rename_that_is_done_goes_with_a_later_try() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.mkdir(ROOT, "from", OWNER).await.unwrap();
+    vfs.put("from/a", b"bytes").await.unwrap();
+    let is_intent = |name: &str| name.starts_with(".segments/intents/");
+    store.fail(move |verb, name| {
+        let is_its_end = verb == "DELETE" && is_intent(name);
+        is_its_end.then_some(Why::Unavailable)
+    });
+    vfs.rename((ROOT, "from"), (ROOT, "to"), false)
+        .await
+        .unwrap();
+    store.heal();
+    vfs.mkdir(ROOT, "from", OWNER).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let left = store.names().into_iter().any(|name| is_intent(&name));
+    assert!(!left, "another mount would move the new directory");
+}
