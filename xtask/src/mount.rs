@@ -16,6 +16,7 @@ mod rivals;
 mod shared;
 mod store;
 mod suites;
+mod tap;
 mod xfstests;
 
 use std::fs;

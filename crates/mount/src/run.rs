@@ -78,8 +78,9 @@ const CACHE_VALIDITY: Duration = Duration::from_secs(1);
 const QUIET_TIME: Duration = Duration::from_secs(2);
 /// Time for which a GET of a replaced version can still complete.
 const SUPERSEDED_FOR: Duration = Duration::from_secs(600);
-/// Number of threads that read the kernel's requests.
-const KERNEL_THREADS: usize = 2;
+/// Minimum and maximum number of threads that read the kernel's requests, and answer those that need not
+/// wait: else one for each processor.
+const KERNEL_THREADS: [usize; 2] = [2, 16];
 /// Wait for the kernel's last requests after an unmount.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -338,7 +339,9 @@ fn config(options: &MountOptions) -> Config {
         true => SessionACL::All,
         false => SessionACL::Owner,
     };
-    config.n_threads = Some(KERNEL_THREADS);
+    let [least, most] = KERNEL_THREADS;
+    let processors = std::thread::available_parallelism();
+    config.n_threads = Some(processors.map_or(least, |n| n.get().clamp(least, most)));
     config.clone_fd = true;
     config
 }

@@ -1,14 +1,13 @@
 //! The C program fsx of xfstests on a mounted container: random calls on a file, each held against
 //! bytes in memory.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use parking_lot::Mutex;
 
+use super::suites::by_threads;
 use cairn_testkit::report::Report;
 
 /// Processes at once, each with a file of its own.
@@ -69,23 +68,12 @@ fn many(program: &Path, kind: &Kind, amount: &Amount, dir: &Path, work: &Path) -
     fs::create_dir_all(work)?;
     let program = fs::canonicalize(program).with_context(|| program.display().to_string())?;
     let operations = (amount.operations / kind.share).max(1);
-    let queue: Mutex<VecDeque<u64>> = Mutex::new((1..=amount.seeds).collect());
-    let failed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                loop {
-                    let Some(seed) = queue.lock().pop_front() else {
-                        return;
-                    };
-                    if let Err(error) = one(&program, kind, operations, seed, dir, work) {
-                        failed.lock().push(format!("seed {seed}: {error:#}"));
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner();
+    let run = |seed| one(&program, kind, operations, seed, dir, work);
+    let done = by_threads(AT_ONCE, 1..=amount.seeds, run).into_iter();
+    let failed = done.filter_map(|(seed, result)| Some((seed, result.err()?)));
+    let failed: Vec<String> = failed
+        .map(|(seed, error)| format!("seed {seed}: {error:#}"))
+        .collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n  "));
     Ok(format!("{operations} operations of {} seeds", amount.seeds))
 }
