@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cairn_mount::MountOptions;
-use cairn_node::logging;
+use cairn_node::logging::{self, LogOptions};
 use cairn_node::settings::LogLevel;
 
 use crate::args::{Close, MountArguments, MountCommand, SweepArguments};
+
+/// Warnings; but for that of the crate `fuser` after every `umount`, that it finds nothing to unmount.
+const LOG_LEVEL: &str = "warn,fuser::session=error";
 
 /// The given file of certificates, or that of the environment.
 fn authorities(named: Option<PathBuf>) -> Option<PathBuf> {
@@ -51,7 +54,11 @@ pub(crate) fn run(arguments: MountArguments) -> Result<()> {
     if !arguments.foreground {
         return in_background();
     }
-    logging::start(&arguments.log.into(), LogLevel::Warning)?;
+    let mut log: LogOptions = arguments.log.into();
+    if log.level.is_none() && std::env::var_os("RUST_LOG").is_none() {
+        log.level = Some(LOG_LEVEL.to_owned());
+    }
+    logging::start(&log, LogLevel::Warning)?;
     let authorities = authorities(arguments.cacert);
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let url = arguments.url.context("URL: none is given")?;
