@@ -258,6 +258,16 @@ impl Cluster {
         devices
     }
 
+    /// Requests for promises by action: look, give, release.
+    fn actions(&self) -> (usize, usize, usize) {
+        let heard = self.heard.lock().unwrap();
+        let named = |name| {
+            let is_it = |h: &&ReceivedRequest| h.header("x-backend-promise-action") == name;
+            heard.iter().filter(is_it).count()
+        };
+        (named("look"), named("give"), named("release"))
+    }
+
     fn asked(&self) -> usize {
         let heard = self.heard.lock().unwrap();
         heard.iter().filter(|h| h.method == "PROMISE").count()
@@ -398,18 +408,49 @@ async fn promises_are_given_back_when_the_client_leaves() {
         PromiseReply::Silent,
         PromiseReply::Silent,
     ]);
-    let released = || {
-        let heard = cluster.heard.lock().unwrap();
-        let action = |h: &ReceivedRequest| h.header("x-backend-promise-action").to_owned();
-        let actions: Vec<String> = heard.iter().map(action).collect();
-        let count = |name| actions.iter().filter(|action| *action == name).count();
-        (count("give"), count("release"))
-    };
-    // The state is read for node_timeout, then promises are requested.
-    let left = tokio::time::timeout(Duration::from_millis(400), cluster.put(NEW)).await;
+    // Promises are requested at once, and servers have node_timeout to respond.
+    let left = tokio::time::timeout(Duration::from_millis(100), cluster.put(NEW)).await;
     assert!(left.is_err());
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(released(), (3, 3));
+    assert_eq!(cluster.actions(), (0, 3, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_content_to_send_in_vain_asks_for_promises_at_once() {
+    for (method, body) in [("PUT", "one"), ("PUT", ""), ("POST", ""), ("DELETE", "")] {
+        let cluster = Cluster::new([PromiseReply::There; 3]);
+        let there = ("if-match", "\"there\"");
+        let (status, is_committed, _) = cluster.send(method, there, Body::full(body)).await;
+        assert_eq!((status, is_committed), (201, true), "{method}");
+        assert_eq!(cluster.actions(), (0, 3, 0), "{method}");
+        // The promises are given back where the condition does not hold.
+        let cluster = Cluster::new([PromiseReply::There; 3]);
+        let other = ("if-match", "\"other\"");
+        assert_eq!(cluster.send(method, other, Body::full(body)).await.0, 412);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(cluster.actions(), (0, 3, 3), "{method}");
+        assert!(cluster.wrote().is_empty(), "{method}");
+    }
+    let cluster = Cluster::new([PromiseReply::There; 3]);
+    let there = ("if-match", "\"there\"");
+    let (status, is_committed, _) = cluster.send("PUT", there, in_pieces(100_000)).await;
+    assert_eq!((status, is_committed), (201, true));
+    assert_eq!(cluster.actions(), (3, 3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_holds_no_promises() {
+    let cluster = Cluster::new([PromiseReply::Given; 3]);
+    let (sender, body) = Body::channel(Some(3), 1);
+    let client = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(cluster.asked(), 0);
+        assert!(sender.send(Bytes::from_static(b"one")).await);
+        sender.finish().await;
+    };
+    let ((status, is_committed, _), ()) = tokio::join!(cluster.send("PUT", NEW, body), client);
+    assert_eq!((status, is_committed), (201, true));
+    assert_eq!(cluster.actions(), (0, 3, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ use cairn_types::{Quorum, Timestamp};
 use http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, Method};
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use self::ask::Action;
 pub(crate) use self::judge::Condition;
@@ -66,6 +66,8 @@ pub(crate) struct Swap {
     /// Timestamp of promises that servers may hold for this write, as long as nothing was written
     /// under them.
     held: Option<Timestamp>,
+    /// Promises of a majority that the first round obtained.
+    given: Option<Promised>,
     condition: Condition,
     primaries: Vec<Node>,
     partition: u32,
@@ -84,7 +86,19 @@ pub(crate) struct Promised {
     at: Instant,
 }
 
+/// The first round of a conditional write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    Look,
+    Give,
+}
+
 impl Promised {
+    /// Are they young enough for a write to begin under them?
+    fn is_fresh(&self) -> bool {
+        self.at.elapsed() < PROMISE_FRESH
+    }
+
     pub(super) fn is_by(&self, node: &Node) -> bool {
         self.nodes.iter().any(|own| own.device.id == node.device.id)
     }
@@ -120,10 +134,14 @@ pub(super) fn condition(incoming: &Incoming) -> Result<Option<Condition>, Respon
 impl Proxy {
     /// Begins a conditional write for a request with conditions; `None` if each server is to check
     /// the condition itself, as in OpenStack Swift.
+    ///
+    /// With `opening` [`Opening::Give`], for a write that has its whole body already, the first round
+    /// asks for the promises; with `Look` only for the state, so that no body is sent in vain.
     pub(super) async fn begin_swap(
         &self,
         incoming: &mut Incoming,
         location: &Location,
+        opening: Opening,
     ) -> Result<Option<Swap>, Response> {
         if !self.options.conditional_writes {
             return Ok(None);
@@ -159,6 +177,7 @@ impl Proxy {
             backends: self.backends.clone(),
             timeout: self.options.node_timeout,
             held: None,
+            given: None,
             condition,
             primaries: location.ring.primaries(location.partition),
             partition: location.partition,
@@ -167,17 +186,26 @@ impl Proxy {
             token,
             newest: Timestamp::ZERO,
         };
-        let heard = self
-            .ask_primaries(&swap, Action::Look, self.clock.now())
-            .await;
-        swap.note(&heard);
-        match judge(&heard, &swap.condition, true) {
+        let verdict = match opening {
+            Opening::Look => {
+                let looked = self.ask_primaries(&swap, Action::Look, self.clock.now());
+                let heard = looked.await;
+                swap.note(&heard);
+                judge(&heard, &swap.condition, true)
+            }
+            Opening::Give => {
+                let (verdict, given) = self.ask_promises(&mut swap).await;
+                swap.given = given;
+                verdict
+            }
+        };
+        match verdict {
             Verdict::Unsupported => unsupported(
                 "Conditional writes are not available: an object server of this partition does not \
                  know them",
             ),
             Verdict::Fails => Err(Refusal::DoesNotHold.into_response()),
-            // Servers that have not responded may still decide it.
+            // Not decided yet: `promised` asks again.
             _ => {
                 // The servers must not evaluate the condition themselves.
                 incoming.parts.headers.remove(IF_MATCH);
@@ -195,38 +223,57 @@ impl Proxy {
     /// Obtains the promise of a majority with the condition fulfilled. An error is the response to
     /// the client; nothing was written.
     pub(super) async fn promised(&self, swap: &mut Swap) -> Result<Promised, Response> {
+        if let Some(given) = swap.given.take() {
+            if given.is_fresh() {
+                return Ok(given);
+            }
+            swap.give_back();
+        }
         let deadline = Instant::now() + RETRY_TIMEOUT;
         let mut pause = PAUSE_MIN;
         loop {
-            let (timestamp, at) = (self.time_of(swap), Instant::now());
-            swap.held = Some(timestamp);
-            let heard = self.ask_primaries(swap, Action::Give, timestamp).await;
-            swap.note(&heard);
-            let verdict = judge(&heard, &swap.condition, false);
-            if verdict == Verdict::Go && at.elapsed() < PROMISE_FRESH {
-                let given = |(node, heard): (&Node, &ServerReply)| {
-                    let is_given = matches!(heard, ServerReply::State(s) if s.reply == judge::PromiseReply::Given);
-                    is_given.then(|| node.clone())
-                };
-                let nodes = swap.primaries.iter().zip(&heard).filter_map(given);
-                return Ok(Promised {
-                    timestamp,
-                    nodes: nodes.collect(),
-                    at,
-                });
+            let (verdict, given) = self.ask_promises(swap).await;
+            if let Some(given) = given {
+                return Ok(given);
             }
-            swap.give_back();
             if verdict == Verdict::Fails {
                 return Err(Refusal::DoesNotHold.into_response());
             }
             if Instant::now() > deadline || verdict == Verdict::Unsupported {
-                info!(path = %swap.path, ?verdict, ?heard, "a conditional write is given up");
+                info!(path = %swap.path, ?verdict, "a conditional write is given up");
                 return Err(Refusal::GivenUp(verdict).into_response());
             }
             // Random, so that concurrent writers do not retry at the same time.
             sleep(pause + pause.mul_f64(own_thread::random() as f64 / u64::MAX as f64)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Asks all primaries for promises once. Returns those of a majority if the write may go on under
+    /// them; gives them back otherwise.
+    async fn ask_promises(&self, swap: &mut Swap) -> (Verdict, Option<Promised>) {
+        let (timestamp, at) = (self.time_of(swap), Instant::now());
+        swap.held = Some(timestamp);
+        let heard = self.ask_primaries(swap, Action::Give, timestamp).await;
+        swap.note(&heard);
+        let verdict = judge(&heard, &swap.condition, false);
+        let given = |(node, heard): (&Node, &ServerReply)| {
+            let is_given =
+                matches!(heard, ServerReply::State(s) if s.reply == judge::PromiseReply::Given);
+            is_given.then(|| node.clone())
+        };
+        let nodes = swap.primaries.iter().zip(&heard).filter_map(given);
+        let promised = Promised {
+            timestamp,
+            nodes: nodes.collect(),
+            at,
+        };
+        if verdict == Verdict::Go && promised.is_fresh() {
+            return (verdict, Some(promised));
+        }
+        swap.give_back();
+        debug!(path = %swap.path, ?verdict, ?heard, "no promises for a conditional write");
+        (verdict, None)
     }
 
     /// The response if too few of the promising servers received the content.

@@ -6,6 +6,7 @@ use cairn_http::Response;
 use cairn_peer::{Nodes, quorum};
 use http::{HeaderMap, Method, StatusCode};
 
+use super::conditional::Opening;
 use super::{Location, effect};
 use crate::request::{Incoming, Target};
 use crate::state::Proxy;
@@ -31,7 +32,7 @@ impl Proxy {
         if let Some(refused) = self.refused_expiry(incoming, &location).await {
             return refused;
         }
-        let swap = match self.begin_swap(incoming, &location).await {
+        let swap = match self.begin_swap(incoming, &location, Opening::Give).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };

@@ -5,6 +5,7 @@ use cairn_types::ServerKind;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
 
+use super::conditional::Opening;
 use super::{Location, Name, effect};
 use crate::checks;
 use crate::request::Incoming;
@@ -29,7 +30,7 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
-        let swap = match self.begin_swap(incoming, &location).await {
+        let swap = match self.begin_swap(incoming, &location, Opening::Give).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };

@@ -3,7 +3,7 @@
 //! (`put_stream.rs`). Its MD5 is computed here once, for all servers of this process.
 
 use cairn_formats::content_type;
-use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
+use cairn_http::{Body, BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
 use cairn_peer::gather::Answer;
 use cairn_types::Quorum;
 use http::header::{
@@ -14,7 +14,7 @@ use md5::{Digest, Md5};
 use serde_json::{Map, Value};
 use tracing::{error, info};
 
-use super::conditional::Swap;
+use super::conditional::{Opening, Swap};
 use super::{Location, Name, effect};
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
@@ -50,7 +50,17 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
-        let swap = match self.begin_swap(incoming, &location).await {
+        let small = location.erasure.is_none()
+            && matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
+        let opening = match small {
+            true => Opening::Give,
+            false => Opening::Look,
+        };
+        // Before promises, which a slow client would hold.
+        if small && let Err(broken) = self.read_whole(incoming).await {
+            return broken;
+        }
+        let swap = match self.begin_swap(incoming, &location, opening).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
@@ -67,11 +77,9 @@ impl Proxy {
         }
         // All servers must confirm that the object does not exist before any gets content.
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
-        let small = !conditional
-            && matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
         let mut response = if let Some(erasure) = location.erasure.clone() {
             Box::pin(self.put_fragments(incoming, location, erasure, headers, length)).await
-        } else if small {
+        } else if small && !conditional {
             self.put_whole(incoming, location, headers, swap).await
         } else {
             self.put_stream(incoming, location, headers, length, swap)
@@ -89,7 +97,22 @@ impl Proxy {
         response
     }
 
-    /// Reads the whole body, then sends it to all replicas, each in one request.
+    /// Reads a small body to its end; it is the request's still.
+    async fn read_whole(&self, incoming: &mut Incoming) -> Result<(), Response> {
+        let body = std::mem::take(&mut incoming.body);
+        let (limit, timeout) = (self.options.buffered_put_bytes, self.options.client_timeout);
+        let error = match tokio::time::timeout(timeout, body.collect(limit)).await {
+            Ok(Ok(body)) => {
+                incoming.body = Body::full(body);
+                return Ok(());
+            }
+            Ok(Err(error)) => error,
+            Err(_) => BodyError::Timeout(timeout),
+        };
+        Err(self.broken_upload(incoming, &error))
+    }
+
+    /// Sends a body that has been read to all replicas, each in one request.
     async fn put_whole(
         &self,
         incoming: &mut Incoming,
@@ -98,16 +121,10 @@ impl Proxy {
         swap: Option<Swap>,
     ) -> Response {
         let body = std::mem::take(&mut incoming.body);
-        let limit = self.options.buffered_put_bytes;
-        let body =
-            match tokio::time::timeout(self.options.client_timeout, body.collect(limit)).await {
-                Ok(Ok(body)) => body,
-                Ok(Err(error)) => return self.broken_upload(incoming, &error),
-                Err(_) => {
-                    let error = BodyError::Timeout(self.options.client_timeout);
-                    return self.broken_upload(incoming, &error);
-                }
-            };
+        let body = match body.collect(self.options.buffered_put_bytes).await {
+            Ok(body) => body,
+            Err(error) => return self.broken_upload(incoming, &error),
+        };
         for headers in &mut headers {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
