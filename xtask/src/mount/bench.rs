@@ -203,28 +203,53 @@ fn streams(
     Ok(())
 }
 
+/// The pieces of a file of [`FILE_BYTES`]. No two are equal: S3QL stores equal blocks once.
+struct Pieces {
+    piece: Vec<u8>,
+    number: u64,
+}
+
+impl Pieces {
+    fn new() -> Pieces {
+        Pieces {
+            piece: Random::new(1).bytes(PIECE_BYTES),
+            number: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<&[u8]> {
+        if self.number == FILE_BYTES / PIECE_BYTES as u64 {
+            return None;
+        }
+        self.piece[..8].copy_from_slice(&self.number.to_le_bytes());
+        self.number += 1;
+        Some(&self.piece)
+    }
+}
+
 fn write_file(path: &Path) -> Result<()> {
-    let piece = Random::new(1).bytes(PIECE_BYTES);
+    let mut pieces = Pieces::new();
     let mut file = File::create(path)?;
-    for _ in 0..FILE_BYTES / PIECE_BYTES as u64 {
-        file.write_all(&piece)?;
+    while let Some(piece) = pieces.next() {
+        file.write_all(piece)?;
     }
     Ok(file.sync_all()?)
 }
 
 fn read_file(path: &Path) -> Result<()> {
     let mut file = File::open(path)?;
-    let mut piece = vec![0; PIECE_BYTES];
-    let expected = Random::new(1).bytes(PIECE_BYTES);
-    let mut bytes = 0;
-    loop {
-        match file.read(&mut piece)? {
-            0 => break,
-            count => bytes += count as u64,
-        }
+    let mut read = vec![0; PIECE_BYTES];
+    let mut pieces = Pieces::new();
+    while let Some(expected) = pieces.next() {
+        file.read_exact(&mut read)?;
+        // Its number, and its end: all of it would take as long as reading does.
+        let ends = |piece: &[u8]| (piece[..8].to_vec(), piece[PIECE_BYTES - 8..].to_vec());
+        ensure!(ends(&read) == ends(expected), "other bytes were read");
     }
-    ensure!(bytes == FILE_BYTES, "{bytes} bytes were read");
-    ensure!(piece == expected, "other bytes were read");
+    ensure!(
+        file.read(&mut read)? == 0,
+        "the file is longer than was written"
+    );
     Ok(())
 }
 
@@ -241,15 +266,15 @@ fn begin(account: &Account, method: &str, path: &str, lines: &str) -> Result<Tcp
 }
 
 fn put_stream(account: &Account, path: &str) -> Result<()> {
-    let piece = Random::new(1).bytes(PIECE_BYTES);
+    let mut pieces = Pieces::new();
     let mut stream = begin(
         account,
         "PUT",
         path,
         &format!("Content-Length: {FILE_BYTES}\r\n"),
     )?;
-    for _ in 0..FILE_BYTES / PIECE_BYTES as u64 {
-        stream.write_all(&piece)?;
+    while let Some(piece) = pieces.next() {
+        stream.write_all(piece)?;
     }
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
