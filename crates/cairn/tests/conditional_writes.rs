@@ -70,6 +70,7 @@ fn one_of_many_wins() {
     counts(&store);
     deletes_once(&store);
     shown_etags_decide(&store);
+    links_have_their_targets_as_etags(&store);
     copies(&store);
 }
 
@@ -197,6 +198,45 @@ fn shown_etags_decide(store: &Store) {
         }
         assert_eq!(delete(""), 204, "{name} {etag}");
     }
+}
+
+/// A link that follows its target is told from an empty object, with the ETag that `/info` announces.
+fn links_have_their_targets_as_etags(store: &Store) {
+    let info = store.running.call("GET", "/info", &[], b"");
+    let info = String::from_utf8_lossy(&info.body).into_owned();
+    let writes = info
+        .split_once("\"conditional_writes\":{")
+        .expect("it is announced")
+        .1;
+    let writes = writes.split('}').next().expect("its end");
+    assert!(writes.contains("\"links\":true"), "{info}");
+    let container = store.container.rsplit('/').next().expect("a name");
+    let target = format!("{container}/to here");
+    assert_eq!(store.call("PUT", "to%20here", &[], b"content").status, 201);
+    let empty = store.call("PUT", "follows", &[], b"").headers["etag"].clone();
+    let empty = format!("\"{}\"", empty.trim_matches('"'));
+    let linked = target.replace(' ', "%20");
+    let put = |etag: &str| {
+        let headers = [("X-Symlink-Target", &*linked), ("If-Match", etag)];
+        store.call("PUT", "follows", &headers, b"").status
+    };
+    assert_eq!(put(&empty), 201);
+    let shown = store.call("HEAD", "follows?symlink=get", &[], b"");
+    let own = format!("\"{}\"", shown.headers["x-symlink-target"]);
+    let followed = store.call("GET", "follows", &[], b"");
+    assert_eq!(followed.body, b"content");
+    let followed = format!("\"{}\"", followed.headers["etag"].trim_matches('"'));
+    for other in [&*empty, &followed] {
+        let headers = [("If-Match", other)];
+        for method in ["PUT", "POST", "DELETE"] {
+            let status = store.call(method, "follows", &headers, b"").status;
+            assert_eq!(status, 412, "{method} {other}");
+        }
+    }
+    assert_eq!(put(&own), 201, "{own}");
+    let headers = [("If-Match", &*own)];
+    assert_eq!(store.call("DELETE", "follows", &headers, b"").status, 204);
+    assert_eq!(store.call("DELETE", "to%20here", &[], b"").status, 204);
 }
 
 /// Conditions of a copy are of its source.

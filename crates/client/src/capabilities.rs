@@ -22,6 +22,9 @@ pub struct Capabilities {
     conditional_policies: Vec<String>,
     /// Objects can be symlinks (`X-Symlink-Target`).
     pub has_symlinks: bool,
+    /// For conditions of writes a symlink has its `X-Symlink-Target` as ETag, and not that of an empty
+    /// object.
+    pub tells_symlinks: bool,
     /// Maximum bytes of an object's name.
     pub object_name_bytes: usize,
     /// Maximum bytes of a request line, in which names are percent-encoded.
@@ -35,6 +38,7 @@ impl Default for Capabilities {
         Capabilities {
             conditional_policies: Vec::new(),
             has_symlinks: false,
+            tells_symlinks: false,
             object_name_bytes: OBJECT_NAME_BYTES,
             request_line_bytes: REQUEST_LINE_BYTES,
             header_bytes: HEADER_BYTES,
@@ -57,21 +61,26 @@ struct Limits {
     max_header_size: Option<usize>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ConditionalWrites {
     #[serde(default)]
     policies: Vec<String>,
+    #[serde(default)]
+    links: bool,
 }
 
 impl Capabilities {
-    fn parse(body: &[u8]) -> serde_json::Result<Capabilities> {
+    /// Reads the body of a response to `GET /info`.
+    ///
+    /// # Errors
+    /// It is not such a document.
+    pub fn parse(body: &[u8]) -> serde_json::Result<Capabilities> {
         let info: InfoDocument = serde_json::from_slice(body)?;
         let limits = info.swift;
+        let writes = info.conditional_writes.unwrap_or_default();
         Ok(Capabilities {
-            conditional_policies: info
-                .conditional_writes
-                .map(|writes| writes.policies)
-                .unwrap_or_default(),
+            conditional_policies: writes.policies,
+            tells_symlinks: writes.links,
             has_symlinks: info.symlink.is_some(),
             object_name_bytes: limits.max_object_name_length.unwrap_or(OBJECT_NAME_BYTES),
             request_line_bytes: limits.max_request_line.unwrap_or(REQUEST_LINE_BYTES),
@@ -129,6 +138,12 @@ mod tests {
         let of = |text: &str| Capabilities::parse(text.as_bytes()).unwrap().has_symlinks;
         assert!(of(r#"{"swift":{},"symlink":{"symloop_max":2}}"#));
         assert!(!of(r#"{"swift":{}}"#));
+        let tells = |text: &str| Capabilities::parse(text.as_bytes()).unwrap().tells_symlinks;
+        assert!(tells(
+            r#"{"conditional_writes":{"policies":["gold"],"links":true}}"#
+        ));
+        assert!(!tells(r#"{"conditional_writes":{"policies":["gold"]}}"#));
+        assert!(!tells(r#"{"symlink":{"symloop_max":2}}"#));
     }
 
     #[test]

@@ -105,6 +105,8 @@ impl Proxy {
                     "methods": ["PUT", "POST", "DELETE"],
                     "conditions": ["If-Match", "If-None-Match"],
                     "policies": names,
+                    // A link that follows its target has the target as its ETag.
+                    "links": true,
                 }),
             );
         }

@@ -61,7 +61,7 @@ pub(crate) struct MemoryStore {
     /// Each call yields to others at random before it starts.
     turns: Arc<Mutex<Option<StdRng>>>,
     decides_nothing: Arc<AtomicBool>,
-    /// Links have ETags of their own, other than in a real store.
+    /// Links have ETags of their own, as in a store that tells them from empty objects.
     tells_links_apart: Arc<AtomicBool>,
     /// A planted bug: a failed condition is reported as success, and nothing is written.
     believes_lost_swaps: Arc<AtomicBool>,
@@ -326,6 +326,10 @@ impl Store for MemoryStore {
 
     fn has_links(&self) -> bool {
         true
+    }
+
+    fn tells_links(&self) -> bool {
+        self.tells_links_apart.load(Ordering::Relaxed)
     }
 
     async fn head_link(&self, name: &str) -> Result<Stat> {

@@ -42,6 +42,8 @@ pub(crate) struct SwiftStore {
     /// The store evaluates conditions at commit. It may turn out that it does not for this
     /// container.
     decides: AtomicBool,
+    /// With conditions a link has its target as ETag.
+    tells_links: bool,
     has_links: bool,
     limits: NameLimits,
 }
@@ -92,6 +94,7 @@ impl SwiftStore {
             swift,
             container: container.to_owned(),
             has_links: capabilities.has_symlinks,
+            tells_links: decides && capabilities.tells_symlinks,
             decides: AtomicBool::new(decides),
         }
     }
@@ -338,9 +341,18 @@ impl Store for SwiftStore {
         self.has_links
     }
 
+    fn tells_links(&self) -> bool {
+        self.tells_links && self.decides()
+    }
+
     async fn head_link(&self, name: &str) -> Result<Stat> {
         let info = self.swift.head_symlink(&self.container, name).await?;
-        Ok(stat(info, &self.container))
+        let target = info.header("x-symlink-target").map(str::to_owned);
+        let stat = stat(info, &self.container);
+        match target.filter(|_| self.tells_links()) {
+            Some(etag) => Ok(Stat { etag, ..stat }),
+            None => Ok(stat),
+        }
     }
 
     async fn put_link(

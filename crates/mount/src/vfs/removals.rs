@@ -121,7 +121,7 @@ impl<S: Store> Vfs<S> {
         if plant::takes_along() {
             return self.remove_any(path).await;
         }
-        if !self.store.decides() || etag == EMPTY_ETAG {
+        if !self.store.decides() || etag == EMPTY_ETAG && !self.store.tells_links() {
             match self.compare(path, etag).await? {
                 Removed::Known => {}
                 other => return Ok(other),
@@ -149,10 +149,11 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Has another host made a name a hard link? Links have the ETag of an empty object, so that the
-    /// condition of a write does not tell.
+    /// Has another host made a name a hard link, which the condition of a write does not tell? It does
+    /// where links and empty objects have different ETags: then this looks at nothing.
     pub(super) async fn is_link_now(&self, path: &str, etag: Option<&str>) -> FsResult<bool> {
-        if etag != Some(EMPTY_ETAG) || !self.store.has_links() || is_home(path) {
+        let may_be = etag == Some(EMPTY_ETAG) && self.store.has_links() && !is_home(path);
+        if !may_be || self.store.tells_links() {
             return Ok(false);
         }
         match self.store.head_newest(path).await {

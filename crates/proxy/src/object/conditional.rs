@@ -42,7 +42,10 @@ pub(super) const TOKEN: &str = "x-backend-promise-token";
 const COMMITTED: &str = "x-conditional-write";
 /// Header that names the metadata to compare conditions with, instead of the content's own ETag.
 const ETAG_IS_AT: &str = "x-backend-etag-is-at";
-const SHOWN_ETAGS: &str = "x-object-sysmeta-slo-etag,x-object-sysmeta-symlink-target-etag";
+/// Metadata that takes the place of the content's ETag: a large object's, that of a link to one
+/// version, and the target of another link, whose own content is empty.
+const SHOWN_ETAGS: &str = "x-object-sysmeta-slo-etag,x-object-sysmeta-symlink-target-etag,\
+                           x-object-sysmeta-symlink-target";
 /// Maximum time during which promises are requested again, while others write or servers are not
 /// ready.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::store::EMPTY_ETAG;
 
 #[test]
 fn names_fit_by_their_bytes_and_by_their_encoded_form() {
@@ -26,6 +27,17 @@ fn names_fit_by_their_bytes_and_by_their_encoded_form() {
     };
     assert!(long.fits(&"a".repeat(4096), 20));
     assert!(!long.fits(&"é".repeat(1400), 20), "a copy's header");
+}
+
+/// The container `c` of a store whose `/info` says this.
+async fn store_with(account: &str, info: &str) -> SwiftStore {
+    let variables = BTreeMap::from([("OS_STORAGE_URL", account), ("OS_AUTH_TOKEN", "token")]);
+    let login = Login::from_environment(|name| variables.get(name).map(|v| (*v).to_owned()));
+    let options = options(Duration::from_secs(5));
+    let url = StoreUrl::parse(account).unwrap();
+    let swift = Swift::connect(login.unwrap(), Some(url), &options).await;
+    let capabilities = Capabilities::parse(info.as_bytes()).unwrap();
+    SwiftStore::new(swift.unwrap(), "c", &capabilities, "gold")
 }
 
 /// Answers of a store in which one server has missed the last commit, and is the one that is asked
@@ -67,12 +79,7 @@ async fn a_server_that_missed_a_commit_is_not_believed_also_where_nothing_is_dec
             tokio::spawn(answer(stream, seen.clone()));
         }
     });
-    let variables = BTreeMap::from([("OS_STORAGE_URL", &*account), ("OS_AUTH_TOKEN", "token")]);
-    let login = Login::from_environment(|name| variables.get(name).map(|v| (*v).to_owned()));
-    let options = options(Duration::from_secs(5));
-    let url = StoreUrl::parse(&account).unwrap();
-    let swift = Swift::connect(login.unwrap(), Some(url), &options).await;
-    let store = SwiftStore::new(swift.unwrap(), "c", &Capabilities::default(), "gold");
+    let store = store_with(&account, "{}").await;
     assert!(!store.decides());
     assert_eq!(store.head("f").await.unwrap().etag, "new");
     let object = ObjectName::new("c", "f");
@@ -84,4 +91,42 @@ async fn a_server_that_missed_a_commit_is_not_believed_also_where_nothing_is_dec
     let first_read = asked.lock().iter().position(|text| text.starts_with("get"));
     let first_read = asked.lock()[first_read.unwrap()].clone();
     assert!(!first_read.contains("x-newest"), "{first_read}");
+}
+
+/// Answers of a store with a link, which shows the object that it leads to.
+async fn answer_of_link(mut stream: TcpStream) {
+    let mut head = Vec::new();
+    while let Ok(byte) = stream.read_u8().await {
+        head.push(byte);
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        head.clear();
+        let answer = "HTTP/1.1 200 OK\r\nETag: \"d41d8cd98f00b204e9800998ecf8427e\"\r\n\
+                      X-Symlink-Target: c/.segments/links/x\r\nContent-Length: 0\r\n\r\n";
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_link_has_the_version_that_conditions_of_writes_are_held_against() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let account = format!("http://{}/v1/a", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer_of_link(stream));
+        }
+    });
+    for (info, version) in [
+        (
+            r#"{"policies":["gold"],"links":true}"#,
+            "c/.segments/links/x",
+        ),
+        (r#"{"policies":["gold"]}"#, EMPTY_ETAG),
+        (r#"{"policies":["other"],"links":true}"#, EMPTY_ETAG),
+    ] {
+        let store = store_with(&account, &format!("{{\"conditional_writes\":{info}}}")).await;
+        assert_eq!(store.head_link("f").await.unwrap().etag, version, "{info}");
+        assert_eq!(store.tells_links(), version != EMPTY_ETAG, "{info}");
+    }
 }
