@@ -15,6 +15,11 @@ pub fn take_over(seed: Option<u64>) {
     DICE.set(seed.map(SplitMix::new));
 }
 
+/// Has a simulator taken over this thread?
+pub fn is_taken_over() -> bool {
+    DICE.get().is_some()
+}
+
 /// A random number. Not for secrets.
 pub fn random() -> u64 {
     let Some(mut dice) = DICE.get() else {
@@ -34,7 +39,7 @@ pub fn shuffle<T>(list: &mut [T]) {
 
 /// Runs blocking work off the event loop; `None` if it panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    if DICE.get().is_some() {
+    if is_taken_over() {
         return Some(work());
     }
     tokio::task::spawn_blocking(work).await.ok()
