@@ -15,11 +15,6 @@ pub fn take_over(seed: Option<u64>) {
     DICE.set(seed.map(SplitMix::new));
 }
 
-/// Has a simulator taken over this thread?
-pub fn is_taken_over() -> bool {
-    DICE.get().is_some()
-}
-
 /// A random number. Not for secrets.
 pub fn random() -> u64 {
     let Some(mut dice) = DICE.get() else {
@@ -39,7 +34,7 @@ pub fn shuffle<T>(list: &mut [T]) {
 
 /// Runs blocking work off the event loop; `None` if it panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    if is_taken_over() {
+    if DICE.get().is_some() {
         return Some(work());
     }
     tokio::task::spawn_blocking(work).await.ok()

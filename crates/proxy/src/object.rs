@@ -9,7 +9,6 @@ mod get;
 mod post;
 mod put;
 mod put_stream;
-mod upload_md5;
 
 use std::sync::Arc;
 

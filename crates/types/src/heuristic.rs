@@ -26,12 +26,10 @@ pub enum Heuristic {
     GatherUpdates,
     /// Rows in quick succession are appended to the pending file, and merged later.
     RowLog,
-    /// Chunks of several large uploads are hashed together, in the lanes of the processor's vectors.
-    Md5Lanes,
 }
 
 impl Heuristic {
-    pub const ALL: [Heuristic; 10] = [
+    pub const ALL: [Heuristic; 9] = [
         Heuristic::AvoidSlowSync,
         Heuristic::InlineRead,
         Heuristic::InlineHash,
@@ -41,7 +39,6 @@ impl Heuristic {
         Heuristic::DirectWrite,
         Heuristic::GatherUpdates,
         Heuristic::RowLog,
-        Heuristic::Md5Lanes,
     ];
 
     /// The name by which it is switched off.
@@ -56,7 +53,6 @@ impl Heuristic {
             Heuristic::DirectWrite => "direct-write",
             Heuristic::GatherUpdates => "gather-updates",
             Heuristic::RowLog => "row-log",
-            Heuristic::Md5Lanes => "md5-lanes",
         }
     }
 
