@@ -96,6 +96,9 @@ fn every_store(report: &mut Report, lab: &Lab) {
     sign_in(report, lab);
     report.check("rates, steadiness and the knee", || rates(lab));
     report.check("compare measures in turn", || compare(lab));
+    report.check("copies, metadata, bulk deletions, versions", || {
+        operations(lab, OPERATIONS, &lab.url())
+    });
     report.check("a folder, N-N and N-1", || folder(lab));
     if workspace::install("mpirun", "openmpi-bin") {
         report.check("ranks of mpirun write one file", || ranks(lab));
@@ -166,6 +169,20 @@ fn rates(lab: &Lab) -> Result<()> {
     ensure!(steps.count() >= 2, "the search took no second step");
     let notes = run.meta["notes"].to_string();
     ensure!(notes.contains("knee"), "no word of the knee: {notes}");
+    Ok(())
+}
+
+/// Every operation that is none of COSBench's. All that it makes, versions included, is deleted
+/// again, since a container that is not empty would not be.
+const OPERATIONS: &str = include_str!("../lab/operations.toml");
+
+fn operations(lab: &Lab, text: &str, target: &str) -> Result<()> {
+    let file = lab.write("operations.toml", text)?;
+    let run = lab.must(&file, &[&["--target", target], &LOGIN[..]].concat())?;
+    for (stage, count) in [("main", 200), ("copy-all", 40), ("bulk", 4)] {
+        let found = run.count(stage);
+        ensure!(found == count, "{found} of {count} in {stage}");
+    }
     Ok(())
 }
 
@@ -267,6 +284,13 @@ fn s3(lab: &Lab) -> Result<()> {
     let parts = lab.write("parts.toml", PARTS)?;
     let run = lab.must(&parts, &[&["--target", &target], &LOGIN[..]].concat())?;
     ensure!(run.count("read") == 10, "{}", run.shown);
+    let own = OPERATIONS.replace("type = \"swift\"", "type = \"s3\"");
+    let own = own.replace("X-Object-Meta-Colour", "x-amz-meta-colour");
+    operations(
+        lab,
+        &own.replace("lab-operations", "lab-s3-operations"),
+        &target,
+    )?;
     let wrong = [
         "--target",
         &target,

@@ -207,8 +207,25 @@ pub struct Operation {
     pub chunked: bool,
     /// The folder whose files `filewrite` uploads.
     pub files: Option<String>,
-    /// Additional headers of a write (`X-Delete-After`, `X-Storage-Policy`).
+    /// Additional headers of a write, a copy or a post (`X-Delete-After`, `X-Storage-Policy`).
     pub headers: BTreeMap<String, String>,
+    // What follows is left out where it has its default, so that plans of older programs have the
+    // digests they had.
+    /// Endings of the names that a copy gets: of its container and of itself.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub copy_container_suffix: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub copy_suffix: String,
+    /// Number of objects that one bulk deletion names.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub batch: u32,
+    /// An init makes containers that keep versions; deletions delete all versions of an object.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub versioned: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Default for Operation {
@@ -228,6 +245,10 @@ impl Default for Operation {
             chunked: false,
             files: None,
             headers: BTreeMap::new(),
+            copy_container_suffix: String::new(),
+            copy_suffix: String::new(),
+            batch: 0,
+            versioned: false,
         }
     }
 }
@@ -249,6 +270,14 @@ pub enum OperationKind {
     Head,
     /// Lists a container.
     List,
+    /// Copies an object within the store.
+    Copy,
+    /// Changes an object's metadata.
+    Post,
+    /// Deletes many objects with one request.
+    BulkDelete,
+    /// Lists the versions of an object, or of all objects of a container.
+    Versions,
     /// Creates a container.
     Init,
     /// Deletes a container.
@@ -270,6 +299,10 @@ impl OperationKind {
             Self::Delete => "delete",
             Self::Head => "head",
             Self::List => "list",
+            Self::Copy => "copy",
+            Self::Post => "post",
+            Self::BulkDelete => "bulk-delete",
+            Self::Versions => "versions",
             Self::Init => "init",
             Self::Dispose => "dispose",
             Self::Prepare => "prepare",

@@ -24,7 +24,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use crate::plan::{Access, Content};
+use crate::plan::{Access, Content, Operation, OperationKind, Work};
 use crate::record::ErrorKind;
 
 /// An operation on a store.
@@ -37,6 +37,14 @@ pub enum Verb {
     List,
     MakeContainer,
     DropContainer,
+    /// Within the store, to [`Request::to`].
+    Copy,
+    /// Changes metadata.
+    Post,
+    /// All of [`Request::batch`] at once.
+    BulkDelete,
+    /// The versions of an object, or of all if its name is empty.
+    Versions,
 }
 
 /// One request of a worker.
@@ -59,6 +67,12 @@ pub struct Request<'a> {
     /// Write this file instead of generated content.
     pub file: Option<&'a std::path::Path>,
     pub headers: &'a BTreeMap<String, String>,
+    /// Container and name of a copy.
+    pub to: (&'a str, &'a str),
+    /// Containers and names of a bulk deletion.
+    pub batch: &'a [(String, String)],
+    /// A container that keeps versions; a deletion of all versions.
+    pub versioned: bool,
 }
 
 /// Result of a successful request.
@@ -134,6 +148,15 @@ pub enum TargetError {
          storage_url={url}"
     )]
     UnnamedHost { url: String, host: String },
+    #[error(
+        "work {work}: {store} has no {operation}; take the operation out of the mix, or name \
+         another store with --target"
+    )]
+    Lacks {
+        work: String,
+        store: String,
+        operation: String,
+    },
     #[error("{0}")]
     Other(String),
 }
@@ -242,6 +265,33 @@ impl Target {
             Self::Swift(swift) => swift.server().to_owned(),
             Self::S3(s3) => s3.server().to_owned(),
             _ => String::new(),
+        }
+    }
+
+    /// Refuses a work with operations that this kind of store does not have.
+    ///
+    /// # Errors
+    /// `Lacks` names the operation.
+    pub fn check(&self, work: &Work) -> Result<(), TargetError> {
+        let has = |operation: &Operation| match (self, operation.kind) {
+            (Self::Dir(dir), OperationKind::Copy) => dir.copies(),
+            (Self::Rados(_), OperationKind::Copy) => false,
+            (Self::Dir(_) | Self::Rados(_), OperationKind::Post | OperationKind::Versions) => false,
+            (Self::Dir(_) | Self::Rados(_), _) => !operation.versioned,
+            (Self::S3(_), OperationKind::BulkDelete) => operation.batch <= s3::BATCH_MAX,
+            _ => true,
+        };
+        match work.operations.iter().find(|operation| !has(operation)) {
+            None => Ok(()),
+            Some(operation) => Err(TargetError::Lacks {
+                work: work.name.clone(),
+                store: self.describe(),
+                operation: match (operation.versioned, operation.batch) {
+                    (true, _) => format!("{} of versions", operation.kind.as_str()),
+                    (false, 0) => operation.kind.as_str().to_owned(),
+                    (false, batch) => format!("{} of {batch}", operation.kind.as_str()),
+                },
+            }),
         }
     }
 

@@ -304,3 +304,105 @@ fn a_toml_sweep() {
         near(small, writes, 0.25, "small writes");
     }
 }
+
+const OTHER_OPERATIONS: &str = r#"
+[defaults]
+containers = "c(1)"
+container_prefix = "c"
+object_prefix = "o"
+[[stage]]
+[[stage.work]]
+type = "prepare"
+objects = "r(1,25)"
+pool = "all"
+sizes = "1KB"
+[[stage]]
+[[stage.work]]
+total_ops = 40
+pool = "all"
+[[stage.work.operation]]
+type = "copy"
+copy_container_suffix = "-copies"
+[[stage.work.operation]]
+type = "post"
+[[stage.work.operation]]
+type = "post"
+name = "own"
+headers = { X-Object-Meta-Own = "set" }
+[[stage.work.operation]]
+type = "versions"
+[[stage]]
+[[stage.work]]
+total_ops = 3
+[[stage.work.operation]]
+type = "bulk-delete"
+pool = "all"
+batch = 10
+[[stage]]
+[[stage.work]]
+total_ops = 1
+[[stage.work.operation]]
+type = "versions"
+[[stage]]
+[[stage.work]]
+type = "init"
+versioned = true
+"#;
+
+/// Copies, metadata, bulk deletions and versions ask what Swift's API has for them.
+#[test]
+fn other_operations_are_what_swift_has_for_them() {
+    let seen = asked(OTHER_OPERATIONS);
+    let of = |method: &str| {
+        let own = seen.iter().filter(|seen| seen.method == method);
+        own.collect::<Vec<_>>()
+    };
+    let copies = of("COPY");
+    assert!(copies.len() > 1);
+    for copy in &copies {
+        let (container, object) = parts(copy);
+        assert_eq!(
+            copy.header,
+            format!("{container}-copies/{object}-copy"),
+            "{copy:?}"
+        );
+    }
+    let (bulk, posts): (Vec<_>, Vec<_>) = of("POST")
+        .into_iter()
+        .partition(|post| post.path == "/v1/AUTH_test?bulk-delete");
+    let own = posts.iter().filter(|post| post.header == "set").count();
+    assert!((1..posts.len()).contains(&own), "{own} of {}", posts.len());
+    for post in posts.iter().filter(|post| post.header != "set") {
+        let (_, object) = parts(post);
+        assert_eq!(object, format!("o{}", post.header));
+    }
+    // 25 objects, each deleted once, or the store would have answered that one is not there.
+    let sizes: Vec<usize> = bulk.iter().map(|bulk| bulk.lines.len()).collect();
+    assert_eq!(sizes, [10, 10, 5]);
+    let lists: Vec<&str> = of("GET").iter().map(|get| get.path.as_str()).collect();
+    let (whole, single): (Vec<&str>, Vec<_>) =
+        lists.iter().partition(|path| !path.contains("&prefix=o"));
+    assert_eq!(whole, ["/v1/AUTH_test/c1?versions&format=json"]);
+    assert!(!single.is_empty());
+    assert_eq!(copies.len() + posts.len() + single.len(), 40);
+}
+
+/// A folder has no metadata, and says so before anything is asked of it.
+#[test]
+fn a_store_without_an_operation_says_so_first() {
+    let mut plan = read("workload", OTHER_OPERATIONS.as_bytes(), &Options::default())
+        .unwrap()
+        .plan;
+    plan.stages.remove(0);
+    let folder = tempfile::tempdir().unwrap();
+    let target = Target {
+        url: Some(format!("file:{}", folder.path().join("store").display())),
+        ..Target::default()
+    };
+    target.apply(&mut plan).unwrap();
+    let (meta, stages) = store::run(&plan, &folder.path().join("run"));
+    let told = "n-n block=1048576 fsync=none has no post; take the operation out of the mix, or \
+                name another store with --target";
+    assert!(meta.message.contains(told), "{}", meta.message);
+    assert!(stages[0].works[0].operations.is_empty());
+}

@@ -52,6 +52,11 @@ pub(crate) struct Drawn {
     pub(crate) range: Option<(u64, u64)>,
     /// The member of the operation's pool that it concerns.
     pub(crate) member: Option<Member>,
+    /// Of a copy: the container and the name that it gets.
+    pub(crate) to: (String, String),
+    /// Of a bulk deletion: containers and names, and their members of the pool.
+    pub(crate) batch: Vec<(String, String)>,
+    pub(crate) members: Vec<Member>,
 }
 
 /// Sequences shared by all workers of this process: one counter per operation.
@@ -176,6 +181,9 @@ impl Drawer {
         let drawable = &mut self.drawables[index];
         out.operation = index;
         out.member = None;
+        if operation.kind == OperationKind::BulkDelete {
+            return self.fill_batch(index, rng, out);
+        }
         let sequences = &self.sequences;
         let mut container = || {
             let selector = &drawable.containers;
@@ -224,6 +232,66 @@ impl Drawer {
         };
         out.number = number;
         operation.containers.write(container, &mut out.container);
+        if operation.kind == OperationKind::Copy {
+            let (to_container, to_object) = &mut out.to;
+            to_container.clone_from(&out.container);
+            to_container.push_str(&operation.copy_container_suffix);
+            to_object.clone_from(&out.object);
+            to_object.push_str(&operation.copy_suffix);
+        }
+        fill_size(operation, rng, out);
+        true
+    }
+
+    /// Draws the objects of one bulk deletion: those of one container, each once; of a pool as many
+    /// as it has, and whatever containers they are in.
+    fn fill_batch(&mut self, index: usize, rng: &mut Rng, out: &mut Drawn) -> bool {
+        let operation = &self.work.operations[index];
+        let drawable = &mut self.drawables[index];
+        let sequences = &self.sequences;
+        out.batch.clear();
+        out.members.clear();
+        let (names, pool) = match (&operation.objects, &drawable.pool) {
+            (Objects::Pool { draw, names, .. }, Some(pool)) => (names, Some((pool, *draw))),
+            (Objects::Numbered(names) | Objects::Pool { names, .. }, _) => (names, None),
+        };
+        let mut next = |selector: &Selector, counts: &[AtomicU64], count: &mut u64| {
+            let at = match selector {
+                Selector::Sequential { .. } => sequences.next(counts, index),
+                _ => *count,
+            };
+            *count += 1;
+            selector.pick(rng, at)
+        };
+        if pool.is_none() {
+            let (selector, count) = (&drawable.containers, &mut drawable.container_count);
+            let container = next(selector, &sequences.containers, count);
+            for _ in 0..operation.batch {
+                let (selector, count) = (&drawable.objects, &mut drawable.object_count);
+                let object = next(selector, &sequences.objects, count);
+                out.members.push(Member { container, object });
+            }
+            // A name that is drawn twice would be absent the second time.
+            out.members.sort_unstable_by_key(|member| member.object);
+            out.members.dedup();
+        }
+        if let Some((pool, draw)) = pool {
+            let more = (0..operation.batch).map_while(|_| pool.take(draw, rng));
+            out.members.extend(more);
+        }
+        for member in &out.members {
+            let (mut container, mut object) = (String::new(), String::new());
+            operation.containers.write(member.container, &mut container);
+            names.write(member.object, &mut object);
+            out.batch.push((container, object));
+        }
+        // The first stands for all in the list of the slowest.
+        let Some(((container, object), member)) = out.batch.first().zip(out.members.first()) else {
+            return false;
+        };
+        out.container.clone_from(container);
+        out.object.clone_from(object);
+        out.number = member.object;
         fill_size(operation, rng, out);
         true
     }
@@ -304,7 +372,7 @@ impl Drawer {
                     pool.add(member);
                 }
             }
-            OperationKind::Delete | OperationKind::Cleanup => {}
+            OperationKind::Delete | OperationKind::Cleanup | OperationKind::BulkDelete => {}
             OperationKind::List | OperationKind::Init | OperationKind::Dispose => {}
             _ => pool.release(member),
         }

@@ -197,6 +197,7 @@ impl Driver {
                     target
                 }
             };
+            target.check(work).map_err(NotRun::Store)?;
             targets.push((index as u32, work, target));
         }
         let wait = Duration::try_from_secs_f64(begin_at - now()).unwrap_or_default();

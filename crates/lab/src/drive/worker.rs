@@ -382,12 +382,21 @@ fn request<'a>(
         OperationKind::List => Verb::List,
         OperationKind::Init => Verb::MakeContainer,
         OperationKind::Dispose => Verb::DropContainer,
+        OperationKind::Copy => Verb::Copy,
+        OperationKind::Post => Verb::Post,
+        OperationKind::BulkDelete => Verb::BulkDelete,
+        OperationKind::Versions => Verb::Versions,
     };
-    let carries = matches!(verb, Verb::Write | Verb::MakeContainer);
+    let carries = matches!(
+        verb,
+        Verb::Write | Verb::MakeContainer | Verb::Copy | Verb::Post
+    );
+    // Without objects, all versions of a container are listed.
+    let of_container = verb == Verb::Versions && operation.objects == Objects::default();
     Request {
         verb,
         container: &drawn.container,
-        object: &drawn.object,
+        object: if of_container { "" } else { &drawn.object },
         number: drawn.number,
         size: drawn.size,
         range: drawn.range,
@@ -401,6 +410,9 @@ fn request<'a>(
         } else {
             &NO_HEADERS
         },
+        to: (&drawn.to.0, &drawn.to.1),
+        batch: &drawn.batch,
+        versioned: operation.versioned,
     }
 }
 

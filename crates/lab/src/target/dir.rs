@@ -96,6 +96,11 @@ impl Dir {
         .to_lowercase()
     }
 
+    /// Has each object a file that can be copied?
+    pub(crate) fn copies(&self) -> bool {
+        !self.shared
+    }
+
     pub(crate) fn session(self: &Arc<Self>) -> Session {
         Session {
             dir: self.clone(),
@@ -137,6 +142,29 @@ impl Session {
                 std::fs::remove_file(self.file_path(request)?)?;
                 Ok(done(0))
             }
+            Verb::Copy => {
+                let [from, to] = [(request.container, request.object), request.to];
+                let path = |(container, object)| -> io::Result<PathBuf> {
+                    let folder = self.dir.path.join(checked(container)?);
+                    Ok(folder.join(checked(object)?))
+                };
+                let to = path(to)?;
+                std::fs::copy(path(from)?, &to)?;
+                if self.dir.sync != Sync::None {
+                    File::open(&to)?.sync_all()?;
+                }
+                Ok(done(0))
+            }
+            Verb::BulkDelete if self.dir.shared => Ok(done(0)),
+            Verb::BulkDelete => {
+                for (container, object) in request.batch {
+                    let folder = self.dir.path.join(checked(container)?);
+                    std::fs::remove_file(folder.join(checked(object)?))?;
+                }
+                Ok(done(0))
+            }
+            // Refused before the work begins.
+            Verb::Post | Verb::Versions => Err(ErrorKind::Other("not of a folder".into()).into()),
             Verb::List => {
                 let entries = std::fs::read_dir(self.dir.path.join(checked(request.container)?))?;
                 let bytes = entries

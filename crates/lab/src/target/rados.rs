@@ -132,6 +132,14 @@ impl Rados {
         Ok(pool)
     }
 
+    /// Name of an object in its pool: with its container where all are in one pool.
+    fn name(&self, container: &str, object: &str) -> String {
+        match self.pool {
+            Some(_) => format!("{container}/{object}"),
+            None => object.to_owned(),
+        }
+    }
+
     fn forget(&self, container: &str) {
         let mut pools = self.pools.lock();
         pools.remove(container);
@@ -221,13 +229,15 @@ impl Session {
                 deleted.map(|()| done(0)).map_err(failed)
             }
             Verb::MakeContainer | Verb::DropContainer => Ok(done(0)),
+            Verb::BulkDelete => self.remove_all(request),
+            // Refused before the work begins.
+            Verb::Copy | Verb::Post | Verb::Versions => {
+                Err(ErrorKind::Other("not of RADOS".into()).into())
+            }
             verb => {
-                let pool = self.pool(request)?;
+                let pool = self.pool(request.container, request.verb)?;
                 let layout = self.rados.layout;
-                let object = match self.rados.pool {
-                    Some(_) => format!("{}/{}", request.container, request.object),
-                    None => request.object.to_owned(),
-                };
+                let object = self.rados.name(request.container, request.object);
                 match verb {
                     Verb::Write => write(&pool, layout, &object, request, &mut self.buffer),
                     Verb::Read => read(&pool, layout, &object, request, &mut self.buffer),
@@ -242,8 +252,18 @@ impl Session {
         }
     }
 
-    fn pool(&mut self, request: &Request<'_>) -> Result<Arc<Pool>, Failure> {
-        let container = request.container;
+    /// A bulk deletion: RADOS has none, so one removal after the other.
+    fn remove_all(&mut self, request: &Request<'_>) -> Result<Done, Failure> {
+        for (container, object) in request.batch {
+            let pool = self.pool(container, Verb::Delete)?;
+            let object = self.rados.name(container, object);
+            let removed = self.rados.layout.remove(&pool, &object);
+            removed.map_err(|error| failure(&error))?;
+        }
+        Ok(done(0))
+    }
+
+    fn pool(&mut self, container: &str, verb: Verb) -> Result<Arc<Pool>, Failure> {
         if let Some((name, pool)) = &self.last
             && name == container
         {
@@ -251,7 +271,7 @@ impl Session {
         }
         let pool = self.rados.pool(container).map_err(|error| {
             // To delete in a pool that is gone is to delete what is absent.
-            match (error.errno(), request.verb) {
+            match (error.errno(), verb) {
                 (Some(ENOENT), Verb::Delete) => failure(&error),
                 (Some(ENOENT), _) => ErrorKind::Other("there is no such pool".into()).into(),
                 _ => failure(&error),

@@ -1,5 +1,8 @@
 //! S3 and what speaks it: path-style requests signed with Signature Version 4.
 
+mod operations;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +13,9 @@ use super::url::Url;
 use super::{Done, Failure, Request, TargetError, TargetOptions, Verb, number};
 use crate::plan::Settings;
 use crate::record::ErrorKind;
+
+/// Objects of one bulk deletion at most (`DeleteObjects`).
+pub(super) const BATCH_MAX: u32 = 1000;
 
 #[derive(Debug)]
 pub struct S3 {
@@ -64,7 +70,7 @@ impl S3 {
         let host = self.endpoint.url.authority();
         let authorization = self
             .signer()
-            .authorization("GET", &path, "", &host, &timestamp);
+            .authorization("GET", &path, "", &host, &timestamp, &[]);
         let headers = [
             ("x-amz-content-sha256", sigv4::UNSIGNED),
             ("x-amz-date", timestamp.as_str()),
@@ -127,6 +133,18 @@ impl Session {
     }
 
     fn begin(&mut self, method: &str, container: &str, object: &str, query: &str) {
+        self.begin_with(method, container, object, query, &BTreeMap::new());
+    }
+
+    /// Starts a head with more headers, of which S3 wants those signed that begin with `x-amz-`.
+    fn begin_with(
+        &mut self,
+        method: &str,
+        container: &str,
+        object: &str,
+        query: &str,
+        headers: &BTreeMap<String, String>,
+    ) {
         self.path.clear();
         self.path
             .extend_from_slice(self.client.endpoint().url.path.as_bytes());
@@ -139,9 +157,14 @@ impl Session {
         // Percent-encoding leaves ASCII only.
         let path = std::str::from_utf8(&self.path).unwrap_or("/");
         let timestamp = sigv4::timestamp(SystemTime::now());
+        let own = headers.iter().filter_map(|(name, value)| {
+            let name = name.to_ascii_lowercase();
+            name.starts_with("x-amz-").then(|| (name, value.clone()))
+        });
+        let signed: Vec<(String, String)> = own.collect();
         let authorization = self
             .signer
-            .authorization(method, path, query, &self.host, &timestamp);
+            .authorization(method, path, query, &self.host, &timestamp, &signed);
         let head = &mut self.client.head;
         head.clear();
         for part in [
@@ -158,12 +181,24 @@ impl Session {
         push_header(head, "x-amz-content-sha256", sigv4::UNSIGNED);
         push_header(head, "x-amz-date", &timestamp);
         push_header(head, "Authorization", &authorization);
+        for (name, value) in headers {
+            push_header(head, name, value.trim());
+        }
     }
 
     pub(crate) async fn perform(&mut self, request: &Request<'_>) -> Result<Done, Failure> {
         match (request.verb, request.part_bytes) {
             (Verb::Write, Some(part)) if part > 0 && request.size > part => {
                 self.write_in_parts(request, part).await
+            }
+            (Verb::Copy, _) => self.copy(request).await,
+            (Verb::Post, _) => self.post(request).await,
+            (Verb::BulkDelete, _) => self.bulk_delete(request).await,
+            (Verb::Versions, _) => self.list_versions(request).await,
+            (Verb::Delete, _) if request.versioned => self.delete_versions(request).await,
+            (Verb::MakeContainer, _) if request.versioned => {
+                self.single(request).await?;
+                self.keep_versions(request).await
             }
             _ => self.single(request).await,
         }
@@ -178,8 +213,10 @@ impl Session {
             Verb::List => ("GET", "", "list-type=2"),
             Verb::MakeContainer => ("PUT", "", ""),
             Verb::DropContainer => ("DELETE", "", ""),
+            // Not here: they have requests of their own.
+            Verb::Copy | Verb::Post | Verb::BulkDelete | Verb::Versions => ("POST", "", ""),
         };
-        self.begin(method, request.container, object, query);
+        self.begin_with(method, request.container, object, query, request.headers);
         let head = &mut self.client.head;
         if let (Verb::Read, Some((offset, length))) = (request.verb, request.range) {
             push_header(
@@ -187,9 +224,6 @@ impl Session {
                 "Range",
                 &format!("bytes={offset}-{}", offset + length.max(1) - 1),
             );
-        }
-        for (name, value) in request.headers {
-            push_header(head, name, value);
         }
         if request.verb == Verb::Write {
             // S3 knows no chunked transfer without a length told before.
@@ -268,6 +302,11 @@ impl Session {
         body: &[u8],
     ) -> Result<String, Failure> {
         self.begin(method, container, object, query);
+        self.end_and_keep(body).await
+    }
+
+    /// Sends what is built, with a body, and keeps the answer's.
+    async fn end_and_keep(&mut self, body: &[u8]) -> Result<String, Failure> {
         push_header(
             &mut self.client.head,
             "Content-Length",

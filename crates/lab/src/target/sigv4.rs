@@ -46,7 +46,8 @@ impl Signer {
     }
 
     /// The `Authorization` header of a request whose signed headers are host,
-    /// x-amz-content-sha256 and x-amz-date. `path` and `query` are as sent, the query sorted.
+    /// x-amz-content-sha256, x-amz-date and those of `more`, which S3 wants signed: all that begin
+    /// with `x-amz-`, in small letters. `path` and `query` are as sent, the query sorted.
     pub(super) fn authorization(
         &mut self,
         method: &str,
@@ -54,6 +55,7 @@ impl Signer {
         query: &str,
         host: &str,
         timestamp: &str,
+        more: &[(String, String)],
     ) -> String {
         let day = &timestamp[..8];
         if self.day != day {
@@ -65,11 +67,21 @@ impl Signer {
             let key = hmac(&key, self.region.as_bytes());
             self.key = hmac(&hmac(&key, b"s3"), b"aws4_request");
         }
-        let signed = "host;x-amz-content-sha256;x-amz-date";
-        let canonical = format!(
-            "{method}\n{path}\n{query}\nhost:{host}\nx-amz-content-sha256:{UNSIGNED}\n\
-             x-amz-date:{timestamp}\n\n{signed}\n{UNSIGNED}"
-        );
+        let mut headers = vec![
+            ("host", host),
+            ("x-amz-content-sha256", UNSIGNED),
+            ("x-amz-date", timestamp),
+        ];
+        headers.extend(more.iter().map(|(name, value)| (&**name, value.trim())));
+        headers.sort_unstable();
+        let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+        let signed = names.join(";");
+        let lines: Vec<String> = headers
+            .iter()
+            .map(|(name, value)| format!("{name}:{value}\n"))
+            .collect();
+        let lines = lines.concat();
+        let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{signed}\n{UNSIGNED}");
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
         let digest = hex::encode(Sha256::digest(canonical.as_bytes()));
         let text = format!("AWS4-HMAC-SHA256\n{timestamp}\n{scope}\n{digest}");

@@ -1,6 +1,8 @@
 //! OpenStack Swift's object API: one token for all workers, one connection for each, several
 //! proxies in turn.
 
+mod operations;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -224,6 +226,11 @@ impl Session {
             (Verb::Write, Some(part)) if part > 0 && request.size > part => {
                 self.write_in_parts(request, part).await
             }
+            (Verb::Copy, _) => self.copy(request).await,
+            (Verb::Post, _) => self.post(request).await,
+            (Verb::BulkDelete, _) => self.bulk_delete(request).await,
+            (Verb::Versions, _) => self.list_versions(request).await,
+            (Verb::Delete, _) if request.versioned => self.delete_versions(request).await,
             _ => self.single(request).await,
         }
     }
@@ -251,6 +258,19 @@ impl Session {
         }
     }
 
+    /// Starts the head of a request to the account.
+    fn begin_at_account(&mut self, method: &str, query: &str) {
+        let head = &mut self.client.head;
+        head.clear();
+        for part in [method, " ", &self.swift.path, query, " HTTP/1.1\r\n"] {
+            head.extend_from_slice(part.as_bytes());
+        }
+        push_header(head, "Host", &self.authority);
+        if !self.token.is_empty() {
+            push_header(head, "X-Auth-Token", &self.token);
+        }
+    }
+
     async fn single(&mut self, request: &Request<'_>) -> Result<Done, Failure> {
         let of_container = matches!(
             request.verb,
@@ -261,6 +281,8 @@ impl Session {
             Verb::Write | Verb::MakeContainer => "PUT",
             Verb::Head => "HEAD",
             Verb::Delete | Verb::DropContainer => "DELETE",
+            // Not here: they have requests of their own.
+            Verb::Copy | Verb::Post | Verb::BulkDelete | Verb::Versions => "POST",
         };
         let object = if of_container { "" } else { request.object };
         let query = match request.verb {
@@ -278,6 +300,9 @@ impl Session {
         }
         if let (Verb::MakeContainer, Some(policy)) = (request.verb, &self.swift.policy) {
             push_header(head, "X-Storage-Policy", policy);
+        }
+        if request.verb == Verb::MakeContainer && request.versioned {
+            push_header(head, "X-Versions-Enabled", "true");
         }
         for (name, value) in request.headers {
             push_header(head, name, value);
@@ -454,7 +479,7 @@ pub(super) async fn finish(
     };
     let bytes = match request.verb {
         Verb::Write => request.size,
-        Verb::Read | Verb::List => reply.bytes,
+        Verb::Read | Verb::List | Verb::Versions => reply.bytes,
         _ => 0,
     };
     Ok(Done {

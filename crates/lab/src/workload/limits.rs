@@ -36,6 +36,8 @@ pub const WEIGHT: u64 = 1_000_000_000;
 pub const TIME: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Maximum rate of an open loop, operations per second.
 pub const RATE: f64 = 1e8;
+/// Maximum number of objects of one bulk deletion, as Swift has it; S3 takes 1000.
+pub const BATCH: u64 = 10_000;
 /// Maximum exponent of a zipf selector.
 pub const EXPONENT: f64 = 20.0;
 /// Maximum number of notes.

@@ -202,6 +202,20 @@ fn operation(out: &mut String, operation: &Operation, work: WorkKind) -> fmt::Re
     if !operation.headers.is_empty() {
         writeln!(out, "headers = {}", inline(&operation.headers))?;
     }
+    for (key, suffix) in [
+        ("copy_container_suffix", &operation.copy_container_suffix),
+        ("copy_suffix", &operation.copy_suffix),
+    ] {
+        if operation.kind == OperationKind::Copy {
+            writeln!(out, "{key} = {}", quoted(suffix))?;
+        }
+    }
+    if operation.batch > 0 {
+        writeln!(out, "batch = {}", operation.batch)?;
+    }
+    if operation.versioned {
+        writeln!(out, "versioned = true")?;
+    }
     Ok(())
 }
 
@@ -239,6 +253,9 @@ fn objects(out: &mut String, operation: &Operation) -> fmt::Result {
 fn needs_none(kind: OperationKind) -> bool {
     matches!(
         kind,
-        OperationKind::Init | OperationKind::Dispose | OperationKind::List
+        OperationKind::Init
+            | OperationKind::Dispose
+            | OperationKind::List
+            | OperationKind::Versions
     )
 }

@@ -17,6 +17,10 @@ pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body_bytes: u64,
+    /// `Destination` of a copy, else the metadata of the object that is sent with the request.
+    pub(crate) header: String,
+    /// Lines of a bulk deletion.
+    pub(crate) lines: Vec<String>,
     /// Time from the complete request to the response.
     pub(crate) took: Duration,
 }
@@ -89,7 +93,7 @@ fn serve(
         }
         let mut words = line.split(' ');
         let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let (mut length, mut key) = (0, String::new());
+        let (mut length, mut key, mut told) = (0, String::new(), String::new());
         loop {
             let mut header = String::new();
             input.read_line(&mut header).ok()?;
@@ -101,9 +105,17 @@ fn serve(
                 length = value.trim().parse().ok()?;
             } else if name.eq_ignore_ascii_case("x-auth-key") {
                 value.trim().clone_into(&mut key);
+            } else if name == "Destination" || name.starts_with("X-Object-Meta-") {
+                value.trim().clone_into(&mut told);
             }
         }
-        std::io::copy(&mut (&mut input).take(length), &mut std::io::sink()).ok()?;
+        let mut lines = Vec::new();
+        let mut body = (&mut input).take(length);
+        if path.ends_with("?bulk-delete") {
+            lines = body.lines().collect::<Result<_, _>>().ok()?;
+        } else {
+            std::io::copy(&mut body, &mut std::io::sink()).ok()?;
+        }
         if path.starts_with("/auth") {
             let url = format!("http://{address}/v1/AUTH_test");
             let has_gone = number.load(Ordering::Relaxed) >= lives.load(Ordering::Relaxed);
@@ -131,22 +143,42 @@ fn serve(
         }
         let due = came + delay(at, came);
         wait_until(due);
-        let (status, body) = answer(&method, &path, length, objects);
+        let report = delete_all(&lines, objects);
+        let (status, body) = match lines.is_empty() {
+            true => answer(&method, &path, length, objects),
+            false => (200, report.len() as u64),
+        };
         let took = came.elapsed();
         let head =
             format!("HTTP/1.1 {status} X\r\nX-Trans-Id: tx{at}\r\nContent-Length: {body}\r\n\r\n");
         let mut answer = head.into_bytes();
-        if method != "HEAD" {
+        if !lines.is_empty() {
+            answer.extend_from_slice(report.as_bytes());
+        } else if method != "HEAD" {
             answer.resize(answer.len() + body as usize, b'x');
         }
         log.lock().unwrap().push(ReceivedRequest {
             method,
             path,
             body_bytes: length,
+            header: told,
+            lines,
             took,
         });
         out.write_all(&answer).ok()?;
     }
+}
+
+/// A bulk deletion, and its report.
+fn delete_all(lines: &[String], objects: &Mutex<HashMap<String, u64>>) -> String {
+    let mut objects = objects.lock().unwrap();
+    let there = |line: &&String| objects.remove(&format!("/v1/AUTH_test/{line}")).is_some();
+    let deleted = lines.iter().filter(there).count();
+    format!(
+        r#"{{"Response Status": "200 OK", "Number Deleted": {deleted},
+        "Number Not Found": {}, "Errors": []}}"#,
+        lines.len() - deleted
+    )
 }
 
 fn answer(

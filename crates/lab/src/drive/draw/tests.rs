@@ -137,3 +137,58 @@ fn an_empty_pool_leaves_its_operations_out() {
     }
     assert!(pools.get("p").take(Draw::Random, &mut rng).is_some());
 }
+
+/// Each name once, all of one container; from a pool as many as there are, and none twice.
+#[test]
+fn a_batch_has_every_object_once() {
+    let bulk = |objects| Operation {
+        kind: OperationKind::BulkDelete,
+        batch: 8,
+        containers: names("c", Selector::Uniform { low: 1, high: 4 }),
+        objects,
+        ..Operation::default()
+    };
+    let pool = Objects::Pool {
+        pool: "p".into(),
+        names: names("o", Selector::Sequential { low: 1, high: 99 }),
+        draw: Draw::Random,
+    };
+    let numbered = Objects::Numbered(names("o", Selector::Uniform { low: 1, high: 12 }));
+    let work = |objects| {
+        Arc::new(Work {
+            operations: vec![bulk(objects)],
+            ..Work::default()
+        })
+    };
+    let (mut rng, mut drawn) = (Rng::new(1), Drawn::default());
+    let work_of_numbers = work(numbered);
+    let mut of_numbers = drawer(&work_of_numbers, 0, 1, &Pools::default());
+    for _ in 0..50 {
+        assert!(of_numbers.draw(&mut rng, &mut drawn));
+        let each: BTreeSet<_> = drawn.batch.iter().collect();
+        assert_eq!(each.len(), drawn.batch.len(), "{:?}", drawn.batch);
+        assert!((2..=8).contains(&drawn.batch.len()), "{:?}", drawn.batch);
+        let containers: BTreeSet<_> = drawn.batch.iter().map(|(c, _)| c).collect();
+        assert_eq!(containers.len(), 1, "{:?}", drawn.batch);
+    }
+    let pools = Pools::default();
+    for object in 1..=11 {
+        let container = 1 + object % 4;
+        pools.get("p").add(Member { container, object });
+    }
+    let work_of_pool = work(pool);
+    let mut of_pool = drawer(&work_of_pool, 0, 1, &pools);
+    let mut deleted = BTreeSet::new();
+    for expected in [8, 3] {
+        assert!(of_pool.draw(&mut rng, &mut drawn));
+        assert_eq!(drawn.batch.len(), expected);
+        deleted.extend(drawn.batch.iter().cloned());
+        of_pool.settle(&drawn, true);
+    }
+    assert_eq!(deleted.len(), 11);
+    assert!(
+        deleted.contains(&("c4".to_owned(), "o3".to_owned())),
+        "{deleted:?}"
+    );
+    assert!(!of_pool.draw(&mut rng, &mut drawn));
+}

@@ -32,8 +32,17 @@ pub(super) const INHERITED: &[&str] = &[
     "chunked",
     "files",
     "headers",
+    "copy_container_suffix",
+    "copy_suffix",
+    "batch",
+    "versioned",
 ];
 pub(super) const OWN: &[&str] = &["type", "ratio", "name"];
+
+/// Ending of a copy's name when nothing is said.
+const COPY_SUFFIX: &str = "-copy";
+/// Objects that a bulk deletion names when nothing is said.
+const BATCH: u64 = 100;
 
 const KINDS: &[(&str, OperationKind)] = &[
     ("read", OperationKind::Read),
@@ -43,6 +52,10 @@ const KINDS: &[(&str, OperationKind)] = &[
     ("delete", OperationKind::Delete),
     ("head", OperationKind::Head),
     ("list", OperationKind::List),
+    ("copy", OperationKind::Copy),
+    ("post", OperationKind::Post),
+    ("bulk-delete", OperationKind::BulkDelete),
+    ("versions", OperationKind::Versions),
     ("init", OperationKind::Init),
     ("dispose", OperationKind::Dispose),
     ("prepare", OperationKind::Prepare),
@@ -101,6 +114,23 @@ pub(super) fn read(
         fields.required::<()>("files", None, "\"/a/folder\"")?;
     }
     let part = fields.size("part_size", limits::OBJECT_BYTES)?;
+    let copies = kind == OperationKind::Copy;
+    let suffix = |key: &str| fields.text(key).map(|text| text.filter(|_| copies));
+    let copy_container_suffix = suffix("copy_container_suffix")?.unwrap_or_default();
+    let copy_suffix = suffix("copy_suffix")?.unwrap_or_else(|| match copies {
+        true => COPY_SUFFIX.to_owned(),
+        false => String::new(),
+    });
+    if copies && copy_suffix.is_empty() && copy_container_suffix.is_empty() {
+        return Err(fields.source.error(
+            fields
+                .place("copy_suffix")
+                .unwrap_or_else(|| fields.start()),
+            "a copy onto itself",
+            "a 'copy_suffix' or a 'copy_container_suffix'",
+        ));
+    }
+    let batch = fields.whole("batch", 1, limits::BATCH)?.unwrap_or(BATCH);
     Ok(Operation {
         kind,
         ratio,
@@ -129,6 +159,17 @@ pub(super) fn read(
             Some(table) => fields.texts_of(&table)?,
             None => Texts::new(),
         },
+        copy_container_suffix,
+        copy_suffix,
+        batch: match kind {
+            OperationKind::BulkDelete => u32::try_from(batch).unwrap_or(u32::MAX),
+            _ => 0,
+        },
+        versioned: fields.boolean("versioned")?.unwrap_or(false)
+            && matches!(
+                kind,
+                OperationKind::Init | OperationKind::Cleanup | OperationKind::Delete
+            ),
     })
 }
 
@@ -160,7 +201,9 @@ fn objects(
     };
     let numbers = match numbers {
         Some(numbers) => numbers,
-        None if kind == OperationKind::List => return Ok(Objects::default()),
+        None if matches!(kind, OperationKind::List | OperationKind::Versions) && pool.is_none() => {
+            return Ok(Objects::default());
+        }
         None if kind == OperationKind::FileWrite => endless(),
         None if pool.is_some() && special != Some(OperationKind::Prepare) => endless(),
         None => fields.required("objects", None, "\"u(1,1000)\"")?,

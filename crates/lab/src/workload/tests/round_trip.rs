@@ -100,6 +100,10 @@ fn operation(special: Option<OperationKind>) -> impl Strategy<Value = Operation>
         OperationKind::Delete,
         OperationKind::Head,
         OperationKind::List,
+        OperationKind::Copy,
+        OperationKind::Post,
+        OperationKind::BulkDelete,
+        OperationKind::Versions,
     ];
     let objects = prop_oneof![
         names().prop_map(Objects::Numbered),
@@ -166,6 +170,23 @@ fn operation(special: Option<OperationKind>) -> impl Strategy<Value = Operation>
             chunked,
             files: (kind == OperationKind::FileWrite).then(|| "/a folder".to_owned()),
             headers,
+            copy_container_suffix: match (kind, zero) {
+                (OperationKind::Copy, true) => "-c".to_owned(),
+                _ => String::new(),
+            },
+            copy_suffix: match (kind, zero && chunked) {
+                (OperationKind::Copy, false) => "-copy 2".to_owned(),
+                _ => String::new(),
+            },
+            batch: match kind {
+                OperationKind::BulkDelete => 1 + (ratio as u32),
+                _ => 0,
+            },
+            versioned: hashcheck
+                && matches!(
+                    kind,
+                    OperationKind::Init | OperationKind::Cleanup | OperationKind::Delete
+                ),
         }
     })
 }
