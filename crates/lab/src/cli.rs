@@ -4,6 +4,7 @@ mod arguments;
 mod compare;
 mod driver;
 mod metrics;
+mod push;
 mod quick;
 mod ranks;
 mod report;

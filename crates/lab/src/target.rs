@@ -9,6 +9,7 @@ pub mod content;
 mod dir;
 mod http;
 mod noop;
+mod post;
 mod rados;
 mod s3;
 mod sigv4;
@@ -26,6 +27,8 @@ use tokio::time::Instant;
 
 use crate::plan::{Access, Content, Operation, OperationKind, Work};
 use crate::record::ErrorKind;
+
+pub(crate) use self::post::Post;
 
 /// An operation on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::metrics::TextFormat;
 use super::quick::Quick;
 use super::scale::Scale;
 use crate::fail_if::Condition;
@@ -133,6 +134,25 @@ pub struct RunArguments {
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) metrics: Option<SocketAddr>,
 
+    /// Send the same figures to this URL every few seconds while the run lasts, and at its end
+    ///
+    /// PUT to a pushgateway (http://HOST:9091/metrics/job/NAME), POST to anything else. One that
+    /// takes nothing is told of once, and does not hold the run up.
+    #[arg(long, value_name = "URL")]
+    pub(super) push: Option<String>,
+
+    /// Seconds between two pushes
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = push_seconds, requires = "push")]
+    pub(super) push_interval: Duration,
+
+    /// Format of what is pushed: Prometheus text 0.0.4, which pushgateways take, or OpenMetrics
+    #[arg(long, value_name = "prometheus|openmetrics", default_value = "prometheus", value_parser = text_format, requires = "push")]
+    pub(super) push_format: TextFormat,
+
+    /// A bearer token for --push; better given in the environment
+    #[arg(long, env = "CAIRN_LAB_PUSH_TOKEN", hide_env_values = true)]
+    pub(super) push_token: Option<String>,
+
     /// Do not measure the generator's ceiling first
     #[arg(long)]
     pub(super) no_ceiling: bool,
@@ -156,6 +176,21 @@ fn name_value(text: &str) -> Result<(String, String), String> {
 
 fn format_name(text: &str) -> Result<Format, String> {
     Format::from_name(text).ok_or_else(|| "it is cosbench, ssbench, swift-bench or lab".into())
+}
+
+fn text_format(text: &str) -> Result<TextFormat, String> {
+    match text {
+        "prometheus" => Ok(TextFormat::Prometheus),
+        "openmetrics" => Ok(TextFormat::OpenMetrics),
+        _ => Err("it is prometheus or openmetrics".into()),
+    }
+}
+
+fn push_seconds(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        time if time < Duration::from_secs(1) => Err("1 second or more is needed".into()),
+        time => Ok(time),
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

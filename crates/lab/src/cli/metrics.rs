@@ -1,6 +1,7 @@
 //! Metrics of a run for Prometheus: `--metrics HOST:PORT` serves `GET /metrics` during the run, in
-//! text format 0.0.4. Counters include everything that ended, ramps included; gauges cover the last
-//! second or so.
+//! text format 0.0.4, or as OpenMetrics where a scraper accepts that; [`push`](super::push) sends
+//! the same. Counters include everything that ended, ramps included; gauges cover the last second
+//! or so.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,6 +21,41 @@ use crate::record::Sample;
 const SCRAPERS_MAX: usize = 16;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Format of the text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum TextFormat {
+    #[default]
+    Prometheus,
+    OpenMetrics,
+}
+
+impl TextFormat {
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The format that a request's head asks for.
+    fn accepted(head: &[u8]) -> Self {
+        let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+        let mut accepts = head.lines().filter(|line| line.starts_with("accept:"));
+        match accepts.any(|line| line.contains("application/openmetrics-text")) {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+}
+
+/// Stages in the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stages {
+    All,
+    /// Only the one under way.
+    Current,
+}
 
 /// Key of a series: stage, work, operation and size class.
 type Key = [String; 4];
@@ -72,9 +108,9 @@ impl Metrics {
         }
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self, format: TextFormat, stages: Stages) -> String {
         let state = self.state.lock();
-        state.text()
+        state.text(format, stages)
     }
 
     /// Binds and serves until the runtime ends; must be called within a runtime.
@@ -113,16 +149,18 @@ async fn answer(mut stream: TcpStream, metrics: &Metrics) -> std::io::Result<()>
         head.extend_from_slice(&part[..got]);
     }
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let format = TextFormat::accepted(&head);
     let (status, body) = match line {
         line if line.starts_with(b"GET /metrics ") || line.starts_with(b"GET /metrics?") => {
-            ("200 OK", metrics.text())
+            ("200 OK", metrics.text(format, Stages::All))
         }
         line if line.starts_with(b"GET ") => ("404 Not Found", "it is at /metrics\n".to_owned()),
         _ => ("405 Method Not Allowed", "GET alone\n".to_owned()),
     };
     let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{body}",
+        format.content_type(),
         body.len()
     );
     stream.write_all(answer.as_bytes()).await?;
@@ -137,21 +175,32 @@ struct Family {
     value: fn(&Series) -> f64,
 }
 
-impl Family {
-    fn new(
-        name: &'static str,
-        kind: &'static str,
-        help: &'static str,
-        value: fn(&Series) -> f64,
-    ) -> Self {
-        Self {
-            name,
-            kind,
-            help,
-            value,
-        }
-    }
-}
+const FAMILIES: [Family; 4] = [
+    Family {
+        name: "operations_total",
+        kind: "counter",
+        help: "Operations that succeeded",
+        value: |series| series.ops as f64,
+    },
+    Family {
+        name: "failures_total",
+        kind: "counter",
+        help: "Operations that failed",
+        value: |series| series.failures as f64,
+    },
+    Family {
+        name: "bytes_total",
+        kind: "counter",
+        help: "Bytes that those moved",
+        value: |series| series.bytes as f64,
+    },
+    Family {
+        name: "operations_per_second",
+        kind: "gauge",
+        help: "Rate of the last interval",
+        value: |series| series.rate,
+    },
+];
 
 impl Series {
     fn rest(&mut self) {
@@ -190,91 +239,81 @@ impl State {
         }
     }
 
-    fn text(&self) -> String {
-        let mut out = String::new();
+    fn text(&self, format: TextFormat, stages: Stages) -> String {
+        let mut text = Text {
+            out: String::new(),
+            format,
+        };
         let run = label(&self.run);
-        head(
-            &mut out,
-            "cairn_lab_run_over",
-            "gauge",
-            "1 when the run has ended",
-        );
-        // Writing to a String cannot fail.
+        text.head("run_over", "gauge", "1 when the run has ended");
         let over = u8::from(self.is_over);
-        let _ = writeln!(out, "cairn_lab_run_over{{run=\"{run}\"}} {over}");
-        head(
-            &mut out,
-            "cairn_lab_workers",
-            "gauge",
-            "Workers of the stage under way",
-        );
+        text.value("run_over", &format!("run=\"{run}\""), f64::from(over));
+        text.head("workers", "gauge", "Workers of the stage under way");
         let stage = label(&self.stage);
         let workers = if self.is_over { 0 } else { self.workers };
-        let _ = writeln!(
-            out,
-            "cairn_lab_workers{{run=\"{run}\",stage=\"{stage}\"}} {workers}"
-        );
-        head(
-            &mut out,
-            "cairn_lab_progress",
-            "gauge",
-            "Part of a work that is done",
-        );
+        let of_stage = format!("run=\"{run}\",stage=\"{stage}\"");
+        text.value("workers", &of_stage, f64::from(workers));
+        text.head("progress", "gauge", "Part of a work that is done");
         for (work, progress) in &self.progress {
             let work = label(work);
             let labels = format!("run=\"{run}\",stage=\"{stage}\",work=\"{work}\"");
-            let _ = writeln!(out, "cairn_lab_progress{{{labels}}} {progress}");
+            text.value("progress", &labels, *progress);
         }
-        let of_operations: [Family; 4] = [
-            Family::new(
-                "operations_total",
-                "counter",
-                "Operations that succeeded",
-                |s| s.ops as f64,
-            ),
-            Family::new("failures_total", "counter", "Operations that failed", |s| {
-                s.failures as f64
-            }),
-            Family::new("bytes_total", "counter", "Bytes that those moved", |s| {
-                s.bytes as f64
-            }),
-            Family::new(
-                "operations_per_second",
-                "gauge",
-                "Rate of the last interval",
-                |s| s.rate,
-            ),
-        ];
-        for family in of_operations {
-            let name = format!("cairn_lab_{}", family.name);
-            head(&mut out, &name, family.kind, family.help);
-            for (key, series) in &self.series {
-                let labels = labels(&run, key);
-                let _ = writeln!(out, "{name}{{{labels}}} {}", (family.value)(series));
+        let shown = |key: &Key| stages == Stages::All || key[0] == self.stage;
+        let series: Vec<(String, &Series)> = self
+            .series
+            .iter()
+            .filter(|(key, _)| shown(key))
+            .map(|(key, series)| (labels(&run, key), series))
+            .collect();
+        for family in &FAMILIES {
+            text.head(family.name, family.kind, family.help);
+            for (labels, series) in &series {
+                text.value(family.name, labels, (family.value)(series));
             }
         }
-        let name = "cairn_lab_latency_seconds";
-        head(
-            &mut out,
-            name,
-            "gauge",
-            "Latencies of the last interval, to the last byte",
-        );
-        for (key, series) in &self.series {
+        let help = "Latencies of the last interval, to the last byte";
+        text.head("latency_seconds", "gauge", help);
+        for (labels, series) in &series {
             let Some(latency) = series.latency else {
                 continue;
             };
             for (quantile, seconds) in ["0.5", "0.95", "0.99", "1"].iter().zip(latency) {
-                let labels = labels(&run, key);
-                let _ = writeln!(out, "{name}{{{labels},quantile=\"{quantile}\"}} {seconds}");
+                let labels = format!("{labels},quantile=\"{quantile}\"");
+                text.value("latency_seconds", &labels, seconds);
             }
         }
-        out
+        text.end()
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+/// The text as it is made. Writing to a String cannot fail.
+struct Text {
+    out: String,
+    format: TextFormat,
+}
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // In OpenMetrics a counter's name is that of its sample without the ending.
+        let name = match self.format {
+            TextFormat::Prometheus => name,
+            TextFormat::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
+        };
+        let name = format!("cairn_lab_{name}");
+        let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = writeln!(self.out, "cairn_lab_{name}{{{labels}}} {value}");
+    }
+
+    fn end(mut self) -> String {
+        if self.format == TextFormat::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
 }
 
 fn labels(run: &str, [stage, work, operation, class]: &Key) -> String {
@@ -320,6 +359,15 @@ mod tests {
     async fn a_scrape_has_what_happened() {
         let metrics = Metrics::default();
         let address = metrics.serve(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let accepts = |head: &[u8]| TextFormat::accepted(head);
+        assert_eq!(
+            accepts(b"GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text;q=0.7\r\n\r\n"),
+            TextFormat::OpenMetrics
+        );
+        assert_eq!(
+            accepts(b"GET /metrics?accept:application/openmetrics-text HTTP/1.1\r\n\r\n"),
+            TextFormat::Prometheus
+        );
         let scrape = |path: &'static str| async move {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -345,6 +393,14 @@ mod tests {
                 answer.lines().any(|found| found == line),
                 "{line}\n{answer}"
             );
+        }
+        let open = metrics.text(TextFormat::OpenMetrics, Stages::All);
+        assert!(open.ends_with("\n# EOF\n"), "{open}");
+        for line in [
+            "# TYPE cairn_lab_operations counter".to_owned(),
+            format!("cairn_lab_operations_total{{{labels}}} 16"),
+        ] {
+            assert!(open.lines().any(|found| found == line), "{line}\n{open}");
         }
         // After an interval without successes there is no latency, and the count stays.
         metrics.show(&sample(0, 1));

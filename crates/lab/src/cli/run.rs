@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 
 use super::arguments::RunArguments;
 use super::metrics::Metrics;
+use super::push::{Push, PushOptions};
 use super::ranks::Ranks;
 use super::terminal::{Output, Terminal};
 use crate::ceiling;
-use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
+use crate::controller::{Briefing, Conductor, Link, LocalLink, Progress, Report, reach};
 use crate::drive::{Driver, Pools, Share, cores, now};
 use crate::fail_if::{Condition, EXIT_CODE};
 use crate::footprint::{Footprint, LocalAccess};
@@ -168,7 +169,7 @@ fn told_command() -> Vec<String> {
             if std::mem::take(&mut hide) {
                 return "***".to_owned();
             }
-            for secret in ["--key", "--token", "--secret"] {
+            for secret in ["--key", "--token", "--secret", "--push-token"] {
                 if argument == secret {
                     hide = true;
                 } else if argument.starts_with(&format!("{secret}=")) {
@@ -265,6 +266,7 @@ fn conduct(
         let bound = runtime.block_on(metrics.serve(bind));
         bound.with_context(|| format!("--metrics: cannot listen on {bind}"))?;
     }
+    let push = start_push(arguments, &runtime, &metrics, &options)?;
     let mut links = Vec::new();
     let mut secret = arguments.secret.clone();
     let mut addresses = arguments.drivers.clone();
@@ -314,14 +316,41 @@ fn conduct(
         observer: &mut |progress| {
             metrics.show(progress);
             terminal.show(progress);
+            if let Some(news) = push.as_ref().and_then(Push::news) {
+                terminal.show(&Progress::Note(news));
+            }
         },
         unusable: None,
     };
     let mut meta = conductor.run()?;
+    let unsent = push.and_then(|push| runtime.block_on(push.finish()));
+    if let Some(note) = unsent {
+        meta.notes.push(note);
+        RunWriter::amend(&folder, &meta)?;
+    }
     runtime.shutdown_background();
     let recorded = judge(arguments, &folder, &mut meta)?;
     terminal.summary(&meta, &recorded.stages, folder.root());
     Ok(meta)
+}
+
+fn start_push(
+    arguments: &RunArguments,
+    runtime: &tokio::runtime::Runtime,
+    metrics: &Metrics,
+    target: &TargetOptions,
+) -> Result<Option<Push>> {
+    let Some(url) = &arguments.push else {
+        return Ok(None);
+    };
+    let options = PushOptions {
+        url: url.clone(),
+        interval: arguments.push_interval,
+        format: arguments.push_format,
+        token: arguments.push_token.clone(),
+    };
+    let _guard = runtime.enter();
+    Push::start(options, metrics, target).map(Some)
 }
 
 /// Records in a run's folder which conditions of `--fail-if` hold, and writes its tables.
