@@ -18,7 +18,7 @@ pub use self::link::{DriverMessage, Link, LocalLink, Report};
 pub use self::remote::{Briefing, ReachError, RemoteLink, reach};
 pub use self::serve::{serve, serve_once};
 use crate::drive::now;
-use crate::plan::{Plan, Stage, WorkKind};
+use crate::plan::{Objects, Plan, Stage, WorkKind};
 use crate::record::{ResourceSample, RunMeta, Sample, StageResult, State};
 use crate::results::{RunWriter, WriteError};
 
@@ -63,6 +63,10 @@ pub struct Conductor<'a> {
     /// Execute the programs that triggers name.
     pub allow_programs: bool,
     pub observer: &'a mut dyn FnMut(&Progress),
+    /// Number of stages at the plan's beginning that an earlier part of the run has finished.
+    pub finished: usize,
+    /// A driver has reached a store.
+    pub reached: bool,
     /// The reason why the store cannot be used, set by a stage that no driver could begin.
     pub unusable: Option<String>,
 }
@@ -85,10 +89,14 @@ impl Conductor<'_> {
         let stages = self.plan.stages.clone();
         let mut unprepared: Option<String> = None;
         let mut left_out = Vec::new();
-        let mut messages = Vec::new();
+        let failed = self.writer.stages().iter();
+        let failed = failed.filter(|stage| stage.state == State::Failed);
+        let mut messages: Vec<String> = failed
+            .map(|stage| format!("stage {}: {}", stage.name, stage.message))
+            .collect();
         let mut gone = false;
         let mut reduced = Vec::new();
-        for (index, stage) in stages.iter().enumerate() {
+        for (index, stage) in stages.iter().enumerate().skip(self.finished) {
             if self.cancel.load(Ordering::Relaxed) {
                 break;
             }
@@ -104,7 +112,7 @@ impl Conductor<'_> {
             }
             let result = self.run_one(index as u32 + 1, stage)?;
             if let Some(error) = self.unusable.take() {
-                if self.meta.target.is_empty() {
+                if !self.reached {
                     messages.push(error);
                     break;
                 }
@@ -158,6 +166,25 @@ impl Conductor<'_> {
             Some(work) => self.find_knee(number, stage, work),
             None => self.run_stage(number, stage),
         }
+    }
+
+    /// Notes what is in the pools, if a later stage, or this one again, needs them.
+    fn save_pools(&self, number: u32, again: bool) -> Result<(), RunError> {
+        let from = number as usize - usize::from(again);
+        let stages = self.plan.stages.iter().skip(from);
+        let mut operations = stages
+            .flat_map(|stage| &stage.works)
+            .flat_map(|work| &work.operations);
+        let uses = |objects: &Objects| matches!(objects, Objects::Pool { .. });
+        if operations.any(|operation| uses(&operation.objects)) {
+            // With several drivers each has its own, elsewhere.
+            let pools = match &self.links[..] {
+                [link] => link.pools(number),
+                _ => None,
+            };
+            self.writer.pools(pools.as_ref())?;
+        }
+        Ok(())
     }
 
     fn finish(mut self, messages: Vec<String>) -> Result<RunMeta, RunError> {

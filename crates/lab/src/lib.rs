@@ -23,6 +23,7 @@ pub mod record;
 pub mod report;
 pub mod resources;
 pub mod results;
+pub mod resume;
 pub mod rng;
 pub mod selector;
 pub mod target;

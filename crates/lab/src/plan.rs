@@ -209,7 +209,7 @@ pub struct Operation {
     pub files: Option<String>,
     /// Additional headers of a write, a copy or a post (`X-Delete-After`, `X-Storage-Policy`).
     pub headers: BTreeMap<String, String>,
-    // What follows is left out where it has its default, so that plans of older programs have the
+    // Fields below are left out where they have their defaults, so that plans of older programs have the
     // digests they had.
     /// Endings of the names that a copy gets: of its container and of itself.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -9,11 +9,14 @@
 //!                         a whole after each stage
 //! RUN/timeline.ndjson     a [`Sample`] a line, written as the run goes on
 //! RUN/resources.ndjson    a [`ResourceSample`] a line, written as the run goes on
+//! RUN/pools.json          [`SavedPools`] after the last stage, if a later one draws from pools
 //! ```
 //!
 //! Reports add further files, but never change these. A run that was cut short leaves `run.json`
 //! with the state `running`, and complete lines except for the last. Times are seconds since 1970
 //! (`f64`), latencies nanoseconds, sizes bytes.
+
+mod resumption;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,6 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::latencies::Latencies;
 use crate::plan::{OperationKind, WorkKind};
+
+pub use self::resumption::{Resumption, SavedPool, SavedPools};
 
 /// Paths of a run's files.
 #[derive(Debug, Clone)]
@@ -110,6 +115,9 @@ pub struct RunMeta {
     pub drivers: Vec<DriverMeta>,
     /// The generator's rate without a store, on the first driver.
     pub ceiling: Option<Ceiling>,
+    /// When it was resumed, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<Resumption>,
     /// Conditions of `--fail-if` that hold, one sentence each.
     pub broken: Vec<String>,
     /// Notes for the reader: a lost driver, a skipped trigger, tracepoints not permitted.

@@ -19,6 +19,7 @@ pub use read::{ReadError, Recorded, read_folder};
 pub use tables::write_run as write_run_tables;
 pub use time::{date_time, duration, rfc3339};
 pub use view::open_loop_words;
+pub(crate) use writer::{HIDDEN, lock};
 pub use writer::{RunWriter, WriteError, write_whole};
 
 use std::path::Path;

@@ -15,8 +15,23 @@ use crate::workload::Format;
 #[derive(Debug, Args)]
 pub struct RunArguments {
     /// The workload; - reads standard input. With --put or --get: the store's URL
-    #[arg(required_unless_present_any = ["put", "get"])]
+    #[arg(required_unless_present_any = ["put", "get", "resume"])]
     pub(super) file: Option<PathBuf>,
+
+    /// Go on with a run that was killed or cancelled, with the stages that it lacks
+    ///
+    /// RUN is its folder; its plan, seed and store are used again. Stages that had finished stay as
+    /// they are. Passwords and keys are not kept there: give them again, if the workload's file does
+    /// not have them.
+    #[arg(
+        long,
+        value_name = "RUN",
+        conflicts_with_all = [
+            "file", "put", "get", "target", "out", "format", "scale", "parameters", "seed", "check",
+            "time_scale", "ops_scale", "size_scale",
+        ]
+    )]
+    pub(super) resume: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) quick: Quick,

@@ -21,7 +21,8 @@ use crate::footprint::{Footprint, LocalAccess};
 use crate::plan::Plan;
 use crate::record::{RunFolder, RunMeta, State};
 use crate::results::model::Run;
-use crate::results::{Recorded, RunWriter, read_folder, write_tables};
+use crate::results::{Recorded, RunWriter, WriteError, read_folder, write_tables};
+use crate::resume::Resume;
 use crate::target::TargetOptions;
 use crate::workload::{self, Format, Workload};
 
@@ -29,6 +30,16 @@ use crate::workload::{self, Format, Workload};
 const FILE_MAX_BYTES: u64 = 16 << 20;
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
+    let output = match (arguments.json, std::io::stdout().is_terminal()) {
+        (true, _) => Output::Json,
+        (false, true) => Output::Live,
+        (false, false) => Output::Lines,
+    };
+    let mut terminal = Terminal::new(output);
+    if let Some(folder) = &arguments.resume {
+        let job = resumed(arguments, folder)?;
+        return Ok(exit_code(&conduct(arguments, job, None, &mut terminal)?));
+    }
     let (bytes, name, target) = source(arguments)?;
     let options = workload::Options {
         format: match arguments.quick.is_asked() {
@@ -47,12 +58,6 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if target.is_none() {
         workload.notes.extend(workload.open_settings());
     }
-    let output = match (arguments.json, std::io::stdout().is_terminal()) {
-        (true, _) => Output::Json,
-        (false, true) => Output::Live,
-        (false, false) => Output::Lines,
-    };
-    let mut terminal = Terminal::new(output);
     if arguments.check {
         workload.notes.extend(footprint.sentences());
         terminal.plan(&workload.plan, &workload.notes);
@@ -62,16 +67,20 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     if let Some(ranks) = ranks.as_ref().filter(|ranks| ranks.rank > 0) {
         return follow(arguments, ranks);
     }
-    let result = conduct(arguments, &workload, &bytes, ranks.as_ref(), &mut terminal);
+    let job = new_job(arguments, &workload, bytes);
+    let result = conduct(arguments, job, ranks.as_ref(), &mut terminal);
     if let (Some(ranks), Some(out)) = (&ranks, &arguments.out) {
         ranks.dismiss(out);
     }
-    let meta = result?;
-    Ok(match (meta.state, meta.broken.is_empty()) {
+    Ok(exit_code(&result?))
+}
+
+fn exit_code(meta: &RunMeta) -> ExitCode {
+    match (meta.state, meta.broken.is_empty()) {
         (State::Completed, true) => ExitCode::SUCCESS,
         (State::Completed, false) => ExitCode::from(EXIT_CODE),
         _ => ExitCode::FAILURE,
-    })
+    }
 }
 
 /// The workload, its file's name, and the store's URL: from a file, or from the options that
@@ -123,17 +132,20 @@ fn local_access(arguments: &RunArguments) -> LocalAccess {
     }
 }
 
-/// Overrides the plan by command line options.
-fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Result<()> {
-    let target = workload::Target {
+fn sign_in(arguments: &RunArguments, url: Option<String>) -> workload::Target {
+    workload::Target {
         url,
         user: arguments.user.clone(),
         key: arguments.key.clone(),
         token: arguments.token.clone(),
         auth: arguments.auth.clone(),
         storage: arguments.storage.clone(),
-    };
-    target.apply(plan)?;
+    }
+}
+
+/// Overrides the plan by command line options.
+fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Result<()> {
+    sign_in(arguments, url).apply(plan)?;
     if let Some(seed) = arguments.seed {
         plan.seed = seed;
     }
@@ -224,31 +236,90 @@ fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
     }
 }
 
-/// Executes the plan here, as a rank or with drivers, and writes the results.
-fn conduct(
-    arguments: &RunArguments,
-    workload: &Workload,
-    bytes: &[u8],
-    ranks: Option<&Ranks>,
-    terminal: &mut Terminal,
-) -> Result<RunMeta> {
-    let plan = &workload.plan;
+type Start = dyn FnOnce(&RunMeta) -> Result<RunWriter, WriteError>;
+
+/// A run that is to be conducted: a new one, or one that goes on.
+struct Job {
+    plan: Plan,
+    meta: RunMeta,
+    folder: RunFolder,
+    pools: Pools,
+    /// Number of the first stages that have finished before.
+    finished: usize,
+    /// Makes the folder's files, or opens them.
+    start: Box<Start>,
+}
+
+fn new_job(arguments: &RunArguments, workload: &Workload, bytes: Vec<u8>) -> Job {
     let started = now();
-    let id = run_id(&plan.name, started);
-    let folder = arguments
-        .out
-        .clone()
-        .unwrap_or_else(|| Path::new("lab-runs").join(&id));
-    let threads = arguments.threads.unwrap_or_else(cores);
-    let ceiling = (!arguments.no_ceiling).then(ceiling::of_this_machine);
+    let id = run_id(&workload.plan.name, started);
+    let folder = arguments.out.clone();
+    let folder = folder.unwrap_or_else(|| Path::new("lab-runs").join(&id));
+    let folder = RunFolder::new(folder);
     let meta = RunMeta {
         id,
         started,
-        ceiling,
         ..meta(arguments, workload)
     };
-    let extension = workload.format.extension();
-    let folder = RunFolder::new(folder);
+    let (plan, of_files) = (workload.plan.clone(), workload.plan.clone());
+    let (root, extension) = (folder.clone(), workload.format.extension());
+    Job {
+        plan,
+        meta,
+        folder,
+        pools: Pools::default(),
+        finished: 0,
+        start: Box::new(move |meta| {
+            RunWriter::create(root, meta, &of_files, Some((extension, &bytes)))
+        }),
+    }
+}
+
+/// The run in `folder`, to go on.
+fn resumed(arguments: &RunArguments, folder: &Path) -> Result<Job> {
+    arguments.quick.check()?;
+    if Ranks::of_environment().is_some() {
+        bail!("--resume under mpirun: start it without, or run the workload anew");
+    }
+    let mut resume = Resume::open(folder, told_command())?;
+    resume.sign_in(&sign_in(arguments, None))?;
+    local_access(arguments).check(&Footprint::of(&resume.plan))?;
+    let pools = resume.pools.as_ref().map(Pools::restored);
+    if pools.is_some() && !arguments.drivers.is_empty() {
+        bail!(
+            "--resume with --driver: the workload's pools are known to this process only; leave \
+             --driver out, or run the workload anew"
+        );
+    }
+    Ok(Job {
+        plan: resume.plan.clone(),
+        meta: resume.meta.clone(),
+        folder: resume.folder.clone(),
+        pools: pools.unwrap_or_default(),
+        finished: resume.finished,
+        start: Box::new(|meta| resume.start(meta)),
+    })
+}
+
+/// Executes the plan here, as a rank or with drivers, and writes the results.
+fn conduct(
+    arguments: &RunArguments,
+    job: Job,
+    ranks: Option<&Ranks>,
+    terminal: &mut Terminal,
+) -> Result<RunMeta> {
+    let Job {
+        plan,
+        mut meta,
+        folder,
+        pools,
+        finished,
+        start,
+    } = job;
+    let plan = &plan;
+    if meta.ceiling.is_none() && !arguments.no_ceiling {
+        meta.ceiling = Some(ceiling::of_this_machine());
+    }
     let (report, reports) = mpsc::channel::<Report>();
     let options = TargetOptions {
         timeout: arguments.timeout,
@@ -267,42 +338,9 @@ fn conduct(
         bound.with_context(|| format!("--metrics: cannot listen on {bind}"))?;
     }
     let push = start_push(arguments, &runtime, &metrics, &options)?;
-    let mut links = Vec::new();
-    let mut secret = arguments.secret.clone();
-    let mut addresses = arguments.drivers.clone();
-    if let Some(ranks) = ranks {
-        let out = arguments.out.as_ref().context(RANKS_NEED_OUT)?;
-        let (made, found) = ranks.gather(out)?;
-        (secret, addresses) = (Some(made), found);
-    }
-    if ranks.is_some() || addresses.is_empty() {
-        let share = Share {
-            driver: 0,
-            drivers: addresses.len() as u32 + 1,
-        };
-        links.push(local_link(
-            arguments,
-            plan,
-            options.clone(),
-            threads,
-            share,
-            &report,
-        ));
-    }
-    if !addresses.is_empty() {
-        let remote = remote_links(
-            arguments,
-            plan,
-            options,
-            secret,
-            &addresses,
-            links.len(),
-            &report,
-        );
-        links.extend(runtime.block_on(remote)?);
-    }
+    let links = links(arguments, plan, options, pools, ranks, &report, &runtime)?;
     // Created only now, so that an unreachable driver leaves no folder.
-    let writer = RunWriter::create(folder.clone(), &meta, plan, Some((extension, bytes)))?;
+    let writer = start(&meta)?;
     let cancel = Arc::new(AtomicBool::new(false));
     watch_signals(&runtime, cancel.clone())?;
     let conductor = Conductor {
@@ -320,6 +358,8 @@ fn conduct(
                 terminal.show(&Progress::Note(news));
             }
         },
+        finished,
+        reached: false,
         unusable: None,
     };
     let mut meta = conductor.run()?;
@@ -332,6 +372,53 @@ fn conduct(
     let recorded = judge(arguments, &folder, &mut meta)?;
     terminal.summary(&meta, &recorded.stages, folder.root());
     Ok(meta)
+}
+
+/// The drivers: this process, other ranks, or those of the command line.
+fn links(
+    arguments: &RunArguments,
+    plan: &Plan,
+    options: TargetOptions,
+    pools: Pools,
+    ranks: Option<&Ranks>,
+    report: &mpsc::Sender<Report>,
+    runtime: &tokio::runtime::Runtime,
+) -> Result<Vec<Box<dyn Link>>> {
+    let mut links = Vec::new();
+    let mut secret = arguments.secret.clone();
+    let mut addresses = arguments.drivers.clone();
+    if let Some(ranks) = ranks {
+        let out = arguments.out.as_ref().context(RANKS_NEED_OUT)?;
+        let (made, found) = ranks.gather(out)?;
+        (secret, addresses) = (Some(made), found);
+    }
+    if ranks.is_some() || addresses.is_empty() {
+        let share = Share {
+            driver: 0,
+            drivers: addresses.len() as u32 + 1,
+        };
+        links.push(local_link(
+            arguments,
+            plan,
+            options.clone(),
+            pools,
+            share,
+            report,
+        ));
+    }
+    if !addresses.is_empty() {
+        let remote = remote_links(
+            arguments,
+            plan,
+            options,
+            secret,
+            &addresses,
+            links.len(),
+            report,
+        );
+        links.extend(runtime.block_on(remote)?);
+    }
+    Ok(links)
 }
 
 fn start_push(
@@ -381,7 +468,7 @@ fn local_link(
     arguments: &RunArguments,
     plan: &Plan,
     options: TargetOptions,
-    threads: u32,
+    pools: Pools,
     share: Share,
     report: &mpsc::Sender<Report>,
 ) -> Box<dyn Link> {
@@ -391,8 +478,8 @@ fn local_link(
         seed: plan.seed,
         access: plan.access.clone(),
         options,
-        threads,
-        pools: Arc::new(Pools::default()),
+        threads: arguments.threads.unwrap_or_else(cores),
+        pools: Arc::new(pools),
     };
     let sampling = (!arguments.resources.is_zero()).then_some(arguments.resources);
     let watched = arguments.watch.clone();

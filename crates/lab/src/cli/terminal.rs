@@ -178,7 +178,7 @@ impl Terminal {
             .flat_map(|work| &work.operations)
             .map(|operation| operation.ops + operation.failed())
             .sum();
-        let seconds = meta.ended.unwrap_or(meta.started) - meta.started;
+        let seconds = meta.seconds();
         for sentence in &meta.broken {
             self.line(&format!("FAILED: {sentence}"));
         }

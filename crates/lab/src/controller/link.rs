@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::drive::{Control, Driver, Event};
 use crate::plan::Stage;
-use crate::record::DriverMeta;
+use crate::record::{DriverMeta, SavedPools};
 use crate::resources::Sampler;
 
 /// A message from a driver.
@@ -33,6 +33,12 @@ pub trait Link {
     fn end_work(&mut self, work: u32);
 
     fn cancel(&mut self);
+
+    /// The driver's pools after stage `number`; `None` if they are elsewhere, or too large.
+    fn pools(&self, number: u32) -> Option<SavedPools> {
+        let _ = number;
+        None
+    }
 }
 
 /// A driver in this process.
@@ -111,5 +117,9 @@ impl Link for LocalLink {
 
     fn cancel(&mut self) {
         self.control.cancel();
+    }
+
+    fn pools(&self, number: u32) -> Option<SavedPools> {
+        self.driver.pools.save(number)
     }
 }

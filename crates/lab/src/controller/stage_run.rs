@@ -106,6 +106,7 @@ impl Conductor<'_> {
                 self.add_note(format!("stage {stage}, work {work}: {words}"))?;
             }
         }
+        self.save_pools(number, result.state == State::Cancelled)?;
         self.writer.stage(result.clone())?;
         (self.observer)(&Progress::StageEnded(Box::new(result.clone())));
         Ok(result)
@@ -140,6 +141,7 @@ impl Conductor<'_> {
                 description,
                 server,
             } => {
+                self.reached = true;
                 if self.meta.target != description && !self.meta.target.contains(&description) {
                     if !self.meta.target.is_empty() {
                         self.meta.target.push_str("; ");

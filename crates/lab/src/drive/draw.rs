@@ -52,9 +52,9 @@ pub(crate) struct Drawn {
     pub(crate) range: Option<(u64, u64)>,
     /// The member of the operation's pool that it concerns.
     pub(crate) member: Option<Member>,
-    /// Of a copy: the container and the name that it gets.
+    /// Container and name that a copy gets.
     pub(crate) to: (String, String),
-    /// Of a bulk deletion: containers and names, and their members of the pool.
+    /// Containers and names of a bulk deletion, and their members of the pool.
     pub(crate) batch: Vec<(String, String)>,
     pub(crate) members: Vec<Member>,
 }

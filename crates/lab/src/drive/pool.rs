@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::plan::Draw;
+use crate::record::{SavedPool, SavedPools};
 use crate::rng::Rng;
 
 /// An object, identified by the numbers in its names.
@@ -103,6 +104,9 @@ impl Pool {
     }
 }
 
+/// Maximum number of objects of all pools that are saved: some 20 MB.
+const SAVED_MAX: usize = 1_000_000;
+
 /// The pools of a run, by name.
 #[derive(Debug, Default)]
 pub struct Pools {
@@ -113,6 +117,43 @@ impl Pools {
     pub(crate) fn get(&self, name: &str) -> Arc<Pool> {
         let mut pools = self.pools.lock();
         pools.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// Their content between two stages; `None` if that is too large to be kept.
+    pub fn save(&self, stage: u32) -> Option<SavedPools> {
+        let pools = self.pools.lock();
+        let count: usize = pools.values().map(|pool| pool.lock().live.len()).sum();
+        if count > SAVED_MAX {
+            return None;
+        }
+        let saved = pools.iter().map(|(name, pool)| {
+            let inner = pool.lock();
+            let live = inner.live.iter();
+            let pool = SavedPool {
+                next: inner.next,
+                live: live.map(|m| (m.container, m.object)).collect(),
+            };
+            (name.clone(), pool)
+        });
+        Some(SavedPools {
+            stage,
+            pools: saved.collect(),
+        })
+    }
+
+    /// Pools as they were saved.
+    pub fn restored(saved: &SavedPools) -> Self {
+        let pools = Self::default();
+        for (name, saved) in &saved.pools {
+            let pool = pools.get(name);
+            let mut inner = pool.lock();
+            inner.next = saved.next;
+            let live = saved.live.iter();
+            inner.live = live
+                .map(|&(container, object)| Member { container, object })
+                .collect();
+        }
+        pools
     }
 }
 
@@ -134,6 +175,27 @@ mod tests {
         pool.release(member);
         assert_eq!(pool.take(Draw::Oldest, &mut rng), Some(member));
         assert_eq!(pool.lease(Draw::Oldest, &mut rng), None);
+    }
+
+    #[test]
+    fn pools_are_as_they_were_saved() {
+        let pools = Pools::default();
+        let pool = pools.get("p");
+        pool.reserve(9);
+        for object in [3, 1, 2] {
+            pool.add(Member {
+                container: 7,
+                object,
+            });
+        }
+        let saved = pools.save(4).unwrap();
+        let text = serde_json::to_string(&saved).unwrap();
+        let again = Pools::restored(&serde_json::from_str(&text).unwrap());
+        assert_eq!(again.save(4), Some(saved));
+        let mut rng = Rng::new(1);
+        let first = again.get("p").take(Draw::Oldest, &mut rng).unwrap();
+        assert_eq!((first.container, first.object), (7, 3));
+        assert_eq!(again.get("p").new_number(1, 0, 1), 10);
     }
 
     #[test]

@@ -134,6 +134,8 @@ fn facts(recorded: &Recorded) -> Vec<Fact> {
     if let Some(ended) = meta.ended {
         facts.push(Fact::new("ended", rfc3339(ended)));
     }
+    let resumed: Vec<String> = meta.resumed.iter().map(|part| rfc3339(part.at)).collect();
+    facts.push(Fact::new("resumed", resumed.join(", ")));
     if let Some(ceiling) = &meta.ceiling {
         let value = format!(
             "{:.0} operations/s without a store, {} threads, measured for {:.1} s",

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use thiserror::Error;
 
+use super::read::Recorded;
 use crate::plan::{Access, Plan};
-use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, StageResult};
+use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, SavedPools, StageResult};
 
 #[derive(Debug, Error)]
 pub enum WriteError {
@@ -31,6 +32,8 @@ pub enum WriteError {
         path.display()
     )]
     Occupied { path: PathBuf },
+    #[error("{}: this run is still under way; end it first (SIGINT)", path.display())]
+    UnderWay { path: PathBuf },
 }
 
 impl WriteError {
@@ -66,6 +69,19 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
     write_whole(path, &text)
 }
 
+fn write_lines(path: &Path, values: &[impl Serialize]) -> Result<(), WriteError> {
+    let mut text = Vec::new();
+    for value in values {
+        let line = serde_json::to_vec(value).map_err(|source| WriteError::Json {
+            path: path.to_owned(),
+            source,
+        })?;
+        text.extend_from_slice(&line);
+        text.push(b'\n');
+    }
+    write_whole(path, &text)
+}
+
 /// The folder of an active run.
 ///
 /// A write fails with [`WriteError::Io`] if the file cannot be written, and with
@@ -76,6 +92,25 @@ pub struct RunWriter {
     stages: Vec<StageResult>,
     timeline: Lines,
     resources: Lines,
+    /// Held while the process lives.
+    _lock: File,
+}
+
+/// Takes the run for this process: a lock of `plan.json`, which is written once.
+///
+/// # Errors
+/// `UnderWay` if a process has it; `Io` if there is no plan.
+pub(crate) fn lock(folder: &RunFolder) -> Result<File, WriteError> {
+    use rustix::fs::{FlockOperation, flock};
+    let path = folder.plan();
+    let file = File::open(&path).map_err(WriteError::io(&path))?;
+    // File systems without locks have nothing to say.
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(WriteError::UnderWay {
+            path: folder.root().to_owned(),
+        }),
+        _ => Ok(file),
+    }
 }
 
 impl RunWriter {
@@ -104,11 +139,65 @@ impl RunWriter {
             timeline: Lines::create(folder.timeline())?,
             resources: Lines::create(folder.resources())?,
             stages: Vec::new(),
+            _lock: lock(&folder)?,
             folder,
         };
         // Written last: a folder with a run.json is a run.
         writer.meta(meta)?;
         Ok(writer)
+    }
+
+    /// Goes on with a run of which `kept` are the finished stages. What else its files tell, of
+    /// stages that are run again, is dropped.
+    ///
+    /// # Errors
+    /// `Io` or `Json` if one of its files cannot be written.
+    pub(crate) fn resume(
+        folder: RunFolder,
+        lock: File,
+        meta: &RunMeta,
+        kept: &Recorded,
+    ) -> Result<RunWriter, WriteError> {
+        write_json(&folder.stages(), &kept.stages)?;
+        write_lines(&folder.timeline(), &kept.timeline)?;
+        write_lines(&folder.resources(), &kept.resources)?;
+        let writer = RunWriter {
+            timeline: Lines::append_to(folder.timeline())?,
+            resources: Lines::append_to(folder.resources())?,
+            stages: kept.stages.clone(),
+            _lock: lock,
+            folder,
+        };
+        writer.meta(meta)?;
+        Ok(writer)
+    }
+
+    /// Results of the stages that have ended.
+    pub fn stages(&self) -> &[StageResult] {
+        &self.stages
+    }
+
+    /// Replaces what is saved of the pools, or removes it.
+    ///
+    /// # Errors
+    /// As every write: see [`RunWriter`].
+    pub fn pools(&self, pools: Option<&SavedPools>) -> Result<(), WriteError> {
+        let path = self.folder.pools();
+        match pools {
+            Some(pools) => {
+                let text = serde_json::to_vec(pools).map_err(|source| WriteError::Json {
+                    path: path.clone(),
+                    source,
+                })?;
+                write_whole(&path, &text)
+            }
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(WriteError::io(&path)(error))
+                }
+                _ => Ok(()),
+            },
+        }
     }
 
     pub fn folder(&self) -> &RunFolder {
@@ -169,6 +258,12 @@ impl Lines {
         Ok(Lines { path, file })
     }
 
+    fn append_to(path: PathBuf) -> Result<Lines, WriteError> {
+        let file = File::options().append(true).open(&path);
+        let file = file.map_err(WriteError::io(&path))?;
+        Ok(Lines { path, file })
+    }
+
     fn append(&mut self, value: &impl Serialize) -> Result<(), WriteError> {
         let mut line = serde_json::to_vec(value).map_err(|source| WriteError::Json {
             path: self.path.clone(),
@@ -180,6 +275,9 @@ impl Lines {
             .map_err(WriteError::io(&self.path))
     }
 }
+
+/// Text in a recorded plan where a credential was.
+pub(crate) const HIDDEN: &str = "(hidden)";
 
 /// The plan without credentials.
 fn without_secrets(plan: &Plan) -> Plan {
@@ -199,7 +297,7 @@ fn hide(access: &mut Access) {
             let secret = ["password", "secret", "token", "passwd", "key"];
             // `accesskey` names a user; a complete set of both is removed rather than kept in part.
             if secret.iter().any(|word| key.contains(word)) && !value.is_empty() {
-                "(hidden)".clone_into(value);
+                HIDDEN.clone_into(value);
             }
         }
     }

@@ -294,6 +294,8 @@ pub(crate) fn run_with(
         cancel: Arc::default(),
         allow_programs: false,
         observer: &mut |_| {},
+        finished: 0,
+        reached: false,
         unusable: None,
     };
     let meta = conductor.run().unwrap();

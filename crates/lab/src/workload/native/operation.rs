@@ -114,22 +114,7 @@ pub(super) fn read(
         fields.required::<()>("files", None, "\"/a/folder\"")?;
     }
     let part = fields.size("part_size", limits::OBJECT_BYTES)?;
-    let copies = kind == OperationKind::Copy;
-    let suffix = |key: &str| fields.text(key).map(|text| text.filter(|_| copies));
-    let copy_container_suffix = suffix("copy_container_suffix")?.unwrap_or_default();
-    let copy_suffix = suffix("copy_suffix")?.unwrap_or_else(|| match copies {
-        true => COPY_SUFFIX.to_owned(),
-        false => String::new(),
-    });
-    if copies && copy_suffix.is_empty() && copy_container_suffix.is_empty() {
-        return Err(fields.source.error(
-            fields
-                .place("copy_suffix")
-                .unwrap_or_else(|| fields.start()),
-            "a copy onto itself",
-            "a 'copy_suffix' or a 'copy_container_suffix'",
-        ));
-    }
+    let (copy_container_suffix, copy_suffix) = copy_suffixes(fields, kind)?;
     let batch = fields.whole("batch", 1, limits::BATCH)?.unwrap_or(BATCH);
     Ok(Operation {
         kind,
@@ -171,6 +156,27 @@ pub(super) fn read(
                 OperationKind::Init | OperationKind::Cleanup | OperationKind::Delete
             ),
     })
+}
+
+/// Endings of a copy's container and name; empty of other operations.
+fn copy_suffixes(fields: &Fields<'_>, kind: OperationKind) -> Checked<(String, String)> {
+    let copies = kind == OperationKind::Copy;
+    let suffix = |key: &str| fields.text(key).map(|text| text.filter(|_| copies));
+    let copy_container_suffix = suffix("copy_container_suffix")?.unwrap_or_default();
+    let copy_suffix = suffix("copy_suffix")?.unwrap_or_else(|| match copies {
+        true => COPY_SUFFIX.to_owned(),
+        false => String::new(),
+    });
+    if copies && copy_suffix.is_empty() && copy_container_suffix.is_empty() {
+        return Err(fields.source.error(
+            fields
+                .place("copy_suffix")
+                .unwrap_or_else(|| fields.start()),
+            "a copy onto itself",
+            "a 'copy_suffix' or a 'copy_container_suffix'",
+        ));
+    }
+    Ok((copy_container_suffix, copy_suffix))
 }
 
 /// Special works use each number once, whatever the selector; only for a pool's containers the
