@@ -7,9 +7,11 @@ mod metrics;
 mod push;
 mod quick;
 mod ranks;
+mod rename;
 mod report;
 mod run;
 mod scale;
+mod table;
 mod terminal;
 
 use std::process::ExitCode;
@@ -20,6 +22,7 @@ use clap::Subcommand;
 pub use self::arguments::RunArguments;
 pub use self::compare::CompareArguments;
 pub use self::driver::DriverArguments;
+pub use self::rename::RenameArguments;
 pub use self::report::ReportArguments;
 
 /// Subcommands of `cairn lab`, except the console, which is a crate of its own.
@@ -43,6 +46,8 @@ pub enum LabCommand {
     /// Several runs, also of COSBench, ssbench and swift-bench, stand side by side. A single run's
     /// own folder takes its report.
     Report(ReportArguments),
+    /// Give a run that is over another name, or tags
+    Rename(RenameArguments),
     /// Say whether B differs from A, and by how much
     ///
     /// Repetitions are compared with confidence intervals; there is a verdict only where the
@@ -60,6 +65,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
     match command {
         LabCommand::Run(arguments) => run::run(&arguments),
         LabCommand::Driver(arguments) => driver::run(&arguments),
+        LabCommand::Rename(arguments) => rename::run(&arguments),
         LabCommand::Report(arguments) => report::run(&arguments),
         LabCommand::Compare(arguments) => compare::run(&arguments),
     }

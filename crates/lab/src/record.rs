@@ -93,6 +93,11 @@ pub struct RunMeta {
     pub id: String,
     pub name: String,
     pub description: String,
+    /// Name of the workload's file, and the scale of it, if one was chosen.
+    pub file: String,
+    pub scale: String,
+    /// Words by which its owner tells it apart.
+    pub tags: Vec<String>,
     /// Format of the workload: `cosbench`, `ssbench`, `swift-bench`, `lab`.
     pub format: String,
     pub state: State,

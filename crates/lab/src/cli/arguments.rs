@@ -28,6 +28,7 @@ pub struct RunArguments {
         value_name = "RUN",
         conflicts_with_all = [
             "file", "put", "get", "target", "out", "format", "scale", "parameters", "seed", "check",
+            "name", "tags",
             "time_scale", "ops_scale", "size_scale",
         ]
     )]
@@ -68,6 +69,14 @@ pub struct RunArguments {
     /// The run's folder; made, and must hold no run yet [default: lab-runs/TIME-NAME]
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+
+    /// The run's name [default: the workload's]
+    #[arg(long, value_name = "NAME", value_parser = run_name)]
+    pub(super) name: Option<String>,
+
+    /// A word by which the run is told apart from others of the workload; may be repeated
+    #[arg(long = "tag", value_name = "TAG", value_parser = tag)]
+    pub(super) tags: Vec<String>,
 
     /// Read the file as this format instead of telling it from the content
     #[arg(long, value_name = "cosbench|ssbench|swift-bench|lab", value_parser = format_name)]
@@ -187,6 +196,29 @@ fn name_value(text: &str) -> Result<(String, String), String> {
         return Err("the name is missing".into());
     }
     Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Maximum bytes of a run's name, as the console has it, and of a tag.
+const NAME_BYTES_MAX: usize = 200;
+const TAG_BYTES_MAX: usize = 60;
+
+pub(super) fn run_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=NAME_BYTES_MAX if !text.contains(char::is_control) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "1 to {NAME_BYTES_MAX} bytes on one line were expected"
+        )),
+    }
+}
+
+pub(super) fn tag(text: &str) -> Result<String, String> {
+    let is_plain = !text.contains(|c: char| c.is_control() || c == ',');
+    match text.trim().len() {
+        1..=TAG_BYTES_MAX if is_plain => Ok(text.trim().to_owned()),
+        _ => Err(format!(
+            "1 to {TAG_BYTES_MAX} bytes without a comma were expected"
+        )),
+    }
 }
 
 fn format_name(text: &str) -> Result<Format, String> {

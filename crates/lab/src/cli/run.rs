@@ -149,6 +149,9 @@ fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Res
     if let Some(seed) = arguments.seed {
         plan.seed = seed;
     }
+    if let Some(name) = &arguments.name {
+        plan.name.clone_from(name);
+    }
     Ok(())
 }
 
@@ -215,6 +218,11 @@ fn follow(arguments: &RunArguments, ranks: &Ranks) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn file_name(file: Option<&Path>) -> String {
+    let name = file.and_then(Path::file_name);
+    name.map_or(String::new(), |name| name.to_string_lossy().into_owned())
+}
+
 /// The fields of a run's record that its plan and the command line determine.
 fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
     let plan = &workload.plan;
@@ -226,6 +234,12 @@ fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
         version: 1,
         name: plan.name.clone(),
         description: plan.description.clone(),
+        file: match arguments.quick.is_asked() {
+            true => String::new(),
+            false => file_name(arguments.file.as_deref()),
+        },
+        scale: arguments.scale.clone().unwrap_or_default(),
+        tags: arguments.tags.clone(),
         format: plan.format.clone(),
         seed: plan.seed,
         plan_digest: crate::compare::plan_digest(plan),

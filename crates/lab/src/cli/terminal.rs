@@ -4,13 +4,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::table::{
+    SAMPLE_HEAD, SAMPLE_WIDTHS, columns, count, describe_sample, sample_rows, work_table,
+};
 use crate::controller::Progress;
 use crate::estimate;
-use crate::latencies::Latencies;
 use crate::plan::Plan;
-use crate::record::{
-    Ceiling, OperationResult, Phase, RunMeta, Sample, StageResult, State, WorkResult,
-};
+use crate::record::{Ceiling, RunMeta, Sample, StageResult, State, WorkResult};
 use crate::results::duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub(super) struct Terminal {
     open_line: bool,
     /// Has any operation of any stage been performed?
     asked: bool,
+    /// The head of the stage's live table stands.
+    has_head: bool,
 }
 
 impl Terminal {
@@ -40,6 +42,7 @@ impl Terminal {
             last_line: 0.0,
             open_line: false,
             asked: false,
+            has_head: false,
         }
     }
 
@@ -123,6 +126,7 @@ impl Terminal {
             } => {
                 self.line(&format!("stage {number}/{count} {name}: {workers} workers"));
                 self.last_line = crate::drive::now();
+                self.has_head = false;
             }
             Progress::Sample(sample) => self.sample(sample),
             Progress::Resources(_) => {}
@@ -133,12 +137,14 @@ impl Terminal {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let text = describe_sample(sample);
         if self.output == Output::Live {
-            self.live(&text);
+            self.live(&describe_sample(sample));
         } else if sample.at - self.last_line >= LINE_INTERVAL_SECONDS {
             self.last_line = sample.at;
-            self.line(&text);
+            let lines = columns(&SAMPLE_HEAD, &sample_rows(sample), &SAMPLE_WIDTHS);
+            // The head stands above the first rows of a stage alone.
+            let head = usize::from(std::mem::replace(&mut self.has_head, true));
+            lines.iter().skip(head).for_each(|line| self.line(line));
         }
     }
 
@@ -245,111 +251,6 @@ fn describe_work(work: &crate::plan::Work) -> String {
     )
 }
 
-fn describe_sample(sample: &Sample) -> String {
-    let phase = match sample.phase {
-        Phase::Rampup => "ramp-up ",
-        Phase::Counted => "",
-        Phase::Rampdown => "ramp-down ",
-    };
-    let operations: Vec<String> = sample
-        .operations
-        .iter()
-        .map(|operation| {
-            let rate = operation.ops as f64 / sample.seconds;
-            let errors = match operation.errors {
-                0 => String::new(),
-                errors => format!(" {errors} failed"),
-            };
-            // Without successes there are no latencies.
-            let times = match operation.ops {
-                0 => String::new(),
-                _ => format!(
-                    " p50 {} p99 {}",
-                    latency(operation.p50_ns),
-                    latency(operation.p99_ns)
-                ),
-            };
-            format!(
-                "{} {}/s {}/s{times}{errors}",
-                operation.title(),
-                count(rate),
-                bytes(operation.bytes as f64 / sample.seconds),
-            )
-        })
-        .collect();
-    let left = sample
-        .left
-        .map_or(String::new(), |left| format!(" {} left", duration(left)));
-    format!(
-        "  {phase}{:3.0} %{left}  {}",
-        sample.progress * 100.0,
-        operations.join(" | ")
-    )
-}
-
-/// One line per operation, summed over its size classes.
-fn work_table(work: &WorkResult) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut index = 0;
-    while let Some(first) = work.operations.get(index) {
-        let mut whole = OperationResult::clone(first);
-        index += 1;
-        while let Some(next) = work
-            .operations
-            .get(index)
-            .filter(|o| o.index == first.index)
-        {
-            whole.merge(next);
-            index += 1;
-        }
-        lines.push(operation_line(&whole, work.seconds));
-    }
-    lines
-}
-
-fn operation_line(operation: &OperationResult, seconds: f64) -> String {
-    let seconds = seconds.max(1e-9);
-    let (achieved, achieved_bytes) = operation.achieved();
-    let at = |latencies: &Latencies, percent| match latencies.is_empty() {
-        true => "–".to_owned(),
-        false => latency(latencies.percentile(percent)),
-    };
-    let last = &operation.last_byte;
-    let failed = match operation.failed() {
-        0 => String::new(),
-        _ => {
-            let kinds = operation
-                .errors
-                .iter()
-                .map(|(kind, count)| format!("{kind} × {count}"));
-            format!("  failed: {}", kinds.collect::<Vec<_>>().join(", "))
-        }
-    };
-    format!(
-        "  {:<16} {:>9} ops {:>9}/s {:>10}/s  p50 {} p95 {} p99 {} p99.9 {} max {}  first byte \
-         p50 {} p99 {}{failed}",
-        title(operation),
-        operation.ops,
-        count(achieved as f64 / seconds),
-        bytes(achieved_bytes as f64 / seconds),
-        at(last, 50.0),
-        at(last, 95.0),
-        at(last, 99.0),
-        at(last, 99.9),
-        at(last, 100.0),
-        at(&operation.first_byte, 50.0),
-        at(&operation.first_byte, 99.0),
-    )
-}
-
-/// The operation's name, with the size class if the workload defines one.
-fn title(operation: &OperationResult) -> String {
-    match operation.named_class() {
-        Some(class) => format!("{} {class}", operation.name),
-        None => operation.name.clone(),
-    }
-}
-
 fn without_histograms(result: &StageResult) -> serde_json::Value {
     let operations = |work: &WorkResult| -> Vec<serde_json::Value> {
         work.operations
@@ -383,34 +284,6 @@ fn without_histograms(result: &StageResult) -> serde_json::Value {
         "number": result.number, "name": result.name, "state": result.state,
         "message": result.message, "works": works,
     }})
-}
-
-fn count(value: f64) -> String {
-    match value {
-        v if v >= 1e6 => format!("{:.2}M", v / 1e6),
-        v if v >= 1e4 => format!("{:.1}k", v / 1e3),
-        v if v >= 100.0 => format!("{v:.0}"),
-        v => format!("{v:.1}"),
-    }
-}
-
-fn bytes(value: f64) -> String {
-    match value {
-        v if v >= 1e9 => format!("{:.2} GB", v / 1e9),
-        v if v >= 1e6 => format!("{:.1} MB", v / 1e6),
-        v if v >= 1e3 => format!("{:.1} kB", v / 1e3),
-        v => format!("{v:.0} B"),
-    }
-}
-
-fn latency(ns: u64) -> String {
-    let ms = ns as f64 / 1e6;
-    match ms {
-        ms if ms >= 1000.0 => format!("{:.2} s", ms / 1e3),
-        ms if ms >= 100.0 => format!("{ms:.0} ms"),
-        ms if ms >= 1.0 => format!("{ms:.1} ms"),
-        ms => format!("{:.0} µs", ms * 1e3),
-    }
 }
 
 fn terminal_width() -> usize {

@@ -206,6 +206,24 @@ fn equal_names_are_told_apart() {
             "alpha, swift http://store #2"
         ]
     );
+    let told = |tags: &str, scale: &str| {
+        let mut run = run("alpha", &[(1, 1.0)]);
+        let facts = [
+            ("tags", tags),
+            ("scale", scale),
+            ("workload file", "w.toml"),
+        ];
+        run.facts = facts
+            .iter()
+            .filter(|(_, value)| !value.is_empty())
+            .map(|(name, value)| crate::results::model::Fact::new(*name, *value))
+            .collect();
+        run
+    };
+    assert_eq!(
+        words::labels(&[told("ssd", ""), told("hdd, raid", "quick")]),
+        ["alpha (ssd)", "alpha (hdd, raid, quick)"]
+    );
 }
 
 #[test]

@@ -6,17 +6,48 @@ use crate::results::model::{Failures, Operation, Run, Stage};
 /// State of a completed run in which conditions hold.
 pub(super) const OVER_LIMITS: &str = "completed, over limits";
 
-/// A unique name for each run: its own, then with its tool, then with its number.
+/// Facts by which runs of one name are told apart, before their stores.
+const DISTINCT: [&str; 3] = ["tags", "scale", "workload file"];
+
+/// Each run's name with those of its [`DISTINCT`] facts that are not the same for all.
+fn with_facts(runs: &[Run]) -> Vec<String> {
+    let value = |run: &Run, name: &str| {
+        let mut facts = run.facts.iter().filter(|fact| fact.name == name);
+        facts
+            .next()
+            .map(|fact| fact.value.clone())
+            .unwrap_or_default()
+    };
+    let differs = |name: &&&str| {
+        runs.iter()
+            .any(|run| value(run, name) != value(&runs[0], name))
+    };
+    let names: Vec<&str> = DISTINCT.iter().filter(differs).copied().collect();
+    let words = |run: &Run| -> Vec<String> {
+        let values = names.iter().map(|name| value(run, name));
+        values.filter(|value| !value.is_empty()).collect()
+    };
+    let label = |run: &Run| match words(run).join(", ").as_str() {
+        "" => run.name.clone(),
+        words => format!("{} ({words})", run.name),
+    };
+    runs.iter().map(label).collect()
+}
+
+/// A unique name for each run: its own, then with its tags, scale and file, then with its store or
+/// tool, then with its number.
 pub(super) fn labels(runs: &[Run]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    let with_facts = with_facts(runs);
     let with_target: Vec<String> = runs
         .iter()
-        .map(|run| match &run.target {
-            Some(target) => format!("{}, {target}", run.name),
-            None => format!("{}, {}", run.name, run.tool.title()),
+        .zip(&with_facts)
+        .map(|(run, name)| match &run.target {
+            Some(target) => format!("{name}, {target}"),
+            None => format!("{name}, {}", run.tool.title()),
         })
         .collect();
-    for candidates in [&names, &with_target] {
+    for candidates in [&names, &with_facts, &with_target] {
         let unique = candidates
             .iter()
             .all(|name| candidates.iter().filter(|n| *n == name).count() == 1);

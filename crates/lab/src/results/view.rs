@@ -126,6 +126,9 @@ fn facts(recorded: &Recorded) -> Vec<Fact> {
     let meta = &recorded.meta;
     let mut facts = vec![
         Fact::new("run", meta.id.clone()),
+        Fact::new("workload file", meta.file.clone()),
+        Fact::new("scale", meta.scale.clone()),
+        Fact::new("tags", meta.tags.join(", ")),
         Fact::new("workload format", meta.format.clone()),
         Fact::new("seed", meta.seed.to_string()),
         Fact::new("server says", meta.server.clone()),
