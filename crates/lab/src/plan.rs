@@ -461,7 +461,8 @@ pub struct Steady {
 /// `workers`, multiplied by `factor` for each step up to `max_workers`; each step runs the work's
 /// ramp-up and runtime and is a stage of its own in the results. Ends after a step whose throughput
 /// rose by less than `min_gain` (0.05: 5 %) or in which an operation's p99 (last byte) exceeded
-/// `p99_limit`.
+/// `p99_limit`. With `max_rate` the rate of an open loop is multiplied instead, until the store
+/// cannot keep up.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     pub factor: f64,
@@ -469,6 +470,8 @@ pub struct Knee {
     pub min_gain: f64,
     #[serde(with = "maybe_seconds")]
     pub p99_limit: Option<Duration>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub max_rate: Option<f64>,
 }
 
 /// Serialises durations as fractional seconds.
@@ -558,6 +561,7 @@ mod tests {
                 max_workers: 64,
                 min_gain: 0.05,
                 p99_limit: None,
+                max_rate: None,
             }),
             ..Work::default()
         };

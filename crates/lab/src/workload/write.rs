@@ -124,8 +124,12 @@ fn work(out: &mut String, work: &Work) -> fmt::Result {
     if let Some(knee) = &work.knee {
         write!(
             out,
-            "knee = {{ factor = \"{}\", max_workers = {}",
-            knee.factor, knee.max_workers
+            "knee = {{ factor = \"{}\", {}",
+            knee.factor,
+            match knee.max_rate {
+                Some(rate) => format!("max_rate = \"{rate}\""),
+                None => format!("max_workers = {}", knee.max_workers),
+            }
         )?;
         write!(out, ", min_gain = \"{}\"", knee.min_gain)?;
         if let Some(limit) = knee.p99_limit {

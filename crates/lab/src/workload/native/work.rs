@@ -109,7 +109,7 @@ pub(super) fn read<'a>(
         operations: Vec::new(),
         pacing: pacing(timed)?,
         steady: steady(timed)?,
-        knee: knee(timed)?,
+        knee: knee(timed, &pacing(timed)?)?,
         access: access(&own)?,
     };
     check_end(&own, &work)?;
@@ -204,19 +204,33 @@ fn steady(fields: &Fields<'_>) -> Checked<Option<Steady>> {
     }))
 }
 
-fn knee(fields: &Fields<'_>) -> Checked<Option<Knee>> {
+/// A search raises the workers of a closed loop, or the rate of an open one.
+fn knee(fields: &Fields<'_>, pacing: &Pacing) -> Checked<Option<Knee>> {
     let Some(table) = fields.table("knee")? else {
         return Ok(None);
     };
     let inner = fields.within(table);
-    inner.known(&[&["factor", "max_workers", "min_gain", "p99_limit"]])?;
+    inner.known(&[&["factor", "max_workers", "min_gain", "p99_limit", "max_rate"]])?;
     let most = inner.whole("max_workers", 1, limits::WORKERS)?;
-    let most = inner.required("max_workers", most, "512")?;
+    let max_rate = inner.real("max_rate", 1e-6, limits::RATE)?;
+    let most = match (max_rate, most, pacing) {
+        (None, most, _) => inner.required("max_workers", most, "512, or max_rate")?,
+        // Not used.
+        (Some(_), None, Pacing::Open { .. }) => 1,
+        (Some(_), ..) => {
+            return Err(fields.source.error(
+                inner.place("max_rate").unwrap_or_else(|| inner.start()),
+                "'max_rate' beside 'max_workers', or of a work without 'rate'",
+                "'rate' at the work, and one of both here",
+            ));
+        }
+    };
     Ok(Some(Knee {
         factor: inner.real("factor", 1.01, 1000.0)?.unwrap_or(2.0),
         max_workers: u32::try_from(most).unwrap_or(u32::MAX),
         min_gain: inner.real("min_gain", 0.0, 100.0)?.unwrap_or(0.05),
         p99_limit: inner.time("p99_limit")?,
+        max_rate,
     }))
 }
 

@@ -321,6 +321,45 @@ fn a_scale_changes_parameters() {
 }
 
 #[test]
+fn searches_copies_and_batches_are_checked() {
+    let work = "[[stage]]\n[[stage.work]]\nruntime = 1\ncontainers = 1\nobjects = 1\n";
+    let with = |rest: &str| format!("{work}{rest}");
+    let read = "operation = [{ type = \"read\" }]\n";
+    for (text, line, column, expected) in [
+        (
+            with(&format!("knee = {{ max_rate = 9 }}\n{read}")),
+            6,
+            21,
+            "'rate' at the work",
+        ),
+        (
+            with(&format!(
+                "rate = 5\nknee = {{ max_rate = 9, max_workers = 4 }}\n{read}"
+            )),
+            7,
+            21,
+            "one of both",
+        ),
+        (
+            with("copy_suffix = \"\"\noperation = [{ type = \"copy\" }]"),
+            6,
+            15,
+            "copy_container_suffix",
+        ),
+        (
+            with("batch = 20_000\noperation = [{ type = \"bulk-delete\" }]"),
+            6,
+            9,
+            "10000",
+        ),
+    ] {
+        let error = refused(&text);
+        assert_eq!((error.line, error.column), (line, column), "{error}");
+        assert!(error.expected.contains(expected), "{error}\n{text}");
+    }
+}
+
+#[test]
 fn mistakes_are_shown_where_they_are() {
     let work = "[[stage]]\n[[stage.work]]\nruntime = 1\ncontainers = 1\nobjects = 1\n";
     let with = |rest: &str| format!("{work}{rest}");

@@ -272,14 +272,16 @@ fn main_work() -> impl Strategy<Value = Work> {
                     steady: search
                         .0
                         .map(|(window, tolerance)| Steady { window, tolerance }),
-                    knee: search
-                        .1
-                        .map(|(factor, max_workers, min_gain, p99_limit)| Knee {
+                    knee: search.1.map(|(factor, most, min_gain, p99_limit)| {
+                        let by_rate = matches!(pacing, Pacing::Open { .. }) && most % 2 == 0;
+                        Knee {
                             factor,
-                            max_workers,
+                            max_workers: if by_rate { 1 } else { most },
                             min_gain,
                             p99_limit,
-                        }),
+                            max_rate: by_rate.then(|| f64::from(most)),
+                        }
+                    }),
                     access,
                 }
             },
