@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use compact::{Limits, compactible_sequences, shrink, shrink_sequences};
 pub use gaps::{Gap, Path, best_path, find_gaps, find_overlaps, find_paths};
 pub use name::{HashName, ShardName};
-pub use range::{ShardRange, State, combine, sort_ranges};
+pub use range::{COUNT_MAX, ShardRange, State, combine, sort_ranges, total};
 
 /// A bound between names; the order of the variants is the order of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,6 +1,6 @@
 //! Candidates for sharding and for shrinking, and a shard's report to its root.
 
-use cairn_formats::shard::{ShardRange, State, compactible_sequences, shrink_sequences};
+use cairn_formats::shard::{ShardRange, State, compactible_sequences, shrink_sequences, total};
 use cairn_http::params::quote_path;
 use cairn_index::RangeQuery;
 
@@ -119,11 +119,11 @@ impl ContainerSharder {
                 let name = acceptor.name.clone();
                 self.send_ranges(&name, std::slice::from_ref(&acceptor), &[])
                     .await;
-                let objects: i64 = donors.iter().map(|donor| donor.object_count).sum();
-                let bytes: i64 = donors.iter().map(|donor| donor.bytes_used).sum();
+                let objects = total(donors.iter().map(|donor| donor.object_count));
+                let bytes = total(donors.iter().map(|donor| donor.bytes_used));
                 acceptor.set_counts(
-                    acceptor.object_count + objects,
-                    acceptor.bytes_used + bytes,
+                    acceptor.object_count.saturating_add(objects),
+                    acceptor.bytes_used.saturating_add(bytes),
                     self.now(),
                 );
             }

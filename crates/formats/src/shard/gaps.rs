@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Bound, Bounded, Namespace, ShardRange, State, sort_ranges};
+use super::{Bound, Bounded, Namespace, ShardRange, State, sort_ranges, total};
 
 /// Maximum number of paths followed: with many overlaps their number doubles with each.
 const PATHS_MAX: usize = 10_000;
@@ -36,7 +36,7 @@ impl<'r> Path<'r> {
     }
 
     pub fn object_count(&self) -> i64 {
-        self.ranges.iter().map(|range| range.object_count).sum()
+        total(self.ranges.iter().map(|range| range.object_count))
     }
 
     /// The distinct creation times of its ranges.

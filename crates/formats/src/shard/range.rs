@@ -7,6 +7,16 @@ use thiserror::Error;
 
 use super::{Bound, Bounded, Namespace, by_upper};
 
+/// Maximum objects, and bytes, of one range that somebody names: an exbibyte, so that a few of them
+/// still have a sum. Sums of many are [`total`].
+pub const COUNT_MAX: i64 = 1 << 60;
+const COUNT_EXPECTED: &str = "0 to 1152921504606846976";
+
+/// The sum of counts; what 64 bits cannot hold is their maximum.
+pub fn total(counts: impl IntoIterator<Item = i64>) -> i64 {
+    counts.into_iter().fold(0, i64::saturating_add)
+}
+
 /// State of a shard's life cycle; the numbers are those of the databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(i64)]
@@ -241,11 +251,11 @@ impl ShardRange {
         if !is_path {
             return Err(bad("name", "account/container"));
         }
-        if range.object_count < 0 {
-            return Err(bad("object_count", "0 or more"));
+        if !(0..=COUNT_MAX).contains(&range.object_count) {
+            return Err(bad("object_count", COUNT_EXPECTED));
         }
-        if range.bytes_used < 0 {
-            return Err(bad("bytes_used", "0 or more"));
+        if !(0..=COUNT_MAX).contains(&range.bytes_used) {
+            return Err(bad("bytes_used", COUNT_EXPECTED));
         }
         if range.lower() > range.upper() {
             return Err(bad("upper", "no less than lower"));
@@ -466,6 +476,23 @@ mod tests {
     }
 
     #[test]
+    fn a_total_does_not_wrap_around() {
+        assert_eq!(total([1, 2, 3]), 6);
+        assert_eq!(total([COUNT_MAX; 9]), i64::MAX);
+        let ranges: Vec<ShardRange> = (0..9)
+            .map(|n| {
+                let mut range = ShardRange::new("a/c", Timestamp::from_secs(n), "", "");
+                range.object_count = COUNT_MAX;
+                range
+            })
+            .collect();
+        assert_eq!(
+            total(ranges.iter().map(|range| range.object_count)),
+            i64::MAX
+        );
+    }
+
+    #[test]
     fn json_is_checked() {
         let good = serde_json::json!({
             "name": "a/c", "timestamp": 1.5, "lower": "", "upper": "m", "object_count": 1,
@@ -481,6 +508,9 @@ mod tests {
             ("name", serde_json::json!("a")),
             ("state", serde_json::json!(11)),
             ("object_count", serde_json::json!(-1)),
+            // Sums of many would not fit into 64 bits.
+            ("object_count", serde_json::json!(i64::MAX)),
+            ("bytes_used", serde_json::json!("9223372036854775807")),
             ("lower", serde_json::json!("n")),
             ("timestamp", serde_json::json!(null)),
         ] {

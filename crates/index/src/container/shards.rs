@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cairn_formats::shard::{Bound, Bounded, ShardRange, State, sort_ranges};
+use cairn_formats::shard::{Bound, Bounded, ShardRange, State, sort_ranges, total};
 use cairn_types::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
@@ -166,8 +166,8 @@ impl ContainerBroker<'_> {
             states: State::COUNTED.to_vec(),
             ..RangeQuery::default()
         })?;
-        let objects = ranges.iter().map(|range| range.object_count).sum();
-        let bytes = ranges.iter().map(|range| range.bytes_used).sum();
+        let objects = total(ranges.iter().map(|range| range.object_count));
+        let bytes = total(ranges.iter().map(|range| range.bytes_used));
         Ok((objects, bytes))
     }
 
@@ -396,7 +396,7 @@ impl ContainerBroker<'_> {
             done = existing
                 .iter()
                 .all(|range| range.is(State::Found))
-                .then(|| existing.iter().map(|range| range.object_count).sum());
+                .then(|| total(existing.iter().map(|range| range.object_count)));
             if last.upper() >= own.upper() {
                 return Ok((Vec::new(), true));
             }

@@ -43,7 +43,7 @@ fn range() -> impl Strategy<Value = ShardRange> {
     let time = || (0..9_999_999_999u64).prop_map(|second| Timestamp::from_secs(second).normal());
     let bounds = ("[a-z\u{e9}]{0,3}", "[a-z\u{e9}]{0,3}");
     let times = (time(), time(), time(), proptest::option::of(time()));
-    let counts = (0..i64::MAX, 0..i64::MAX, -1..i64::MAX);
+    let counts = (0..=COUNT_MAX, 0..=COUNT_MAX, -1..i64::MAX);
     let flags = (0..=1i64, 0..=1i64, select(State::ALL.to_vec()));
     (".[^/]{0,9}", bounds, times, counts, flags).prop_map(|(name, bounds, times, counts, flags)| {
         let (lower, upper) = match bounds {
@@ -105,7 +105,9 @@ proptest! {
         }
         if let Ok(read) = ShardRange::from_json(&written) {
             prop_assert!(read.lower() <= read.upper() && read.state().is_some());
-            prop_assert!(read.object_count >= 0 && read.bytes_used >= 0);
+            for count in [read.object_count, read.bytes_used] {
+                prop_assert!((0..=COUNT_MAX).contains(&count));
+            }
             prop_assert!(matches!((read.deleted, read.reported), (0 | 1, 0 | 1)));
             let (account, container) = read.place();
             prop_assert!(!account.is_empty() && !container.is_empty() && !container.contains('/'));
