@@ -201,10 +201,17 @@ async fn merge_syncs(db: &IndexDb, args: &[Value]) -> Answer {
     Ok(status::accepted())
 }
 
+/// A replica's shard ranges.
+fn shard_ranges(args: &[Value]) -> Result<Vec<ShardRange>, Refused> {
+    let ranges = list(args, "shard ranges")?.iter();
+    let ranges = ranges.map(ShardRange::from_json);
+    ranges
+        .collect::<Result<_, _>>()
+        .map_err(|error| bad(format!("Invalid shard range: {error}")))
+}
+
 async fn merge_shard_ranges(db: &IndexDb, args: &[Value]) -> Answer {
-    let ranges = Value::Array(list(args, "shard ranges")?.to_vec());
-    let ranges: Vec<ShardRange> = serde_json::from_value(ranges)
-        .map_err(|error| bad(format!("Invalid shard range: {error}")))?;
+    let ranges = shard_ranges(args)?;
     db.write(None, move |broker| {
         ContainerBroker::of(broker).merge_replicated_shard_ranges(ranges)
     })
@@ -276,6 +283,32 @@ mod tests {
         let args = serde_json::json!([7, "hash", "id", "yesterday", "0", "0", ""]);
         assert!(remote_info(args.as_array().unwrap()).is_err());
         assert!(remote_info(&[]).is_err());
+    }
+
+    #[test]
+    fn a_replica_s_shard_ranges_are_checked_like_anybody_s() {
+        let now = cairn_types::Timestamp::from_secs(5);
+        let range = ShardRange::new("a/c", now, "", "m");
+        let sent = |change: &dyn Fn(&mut Value)| {
+            let mut range = serde_json::to_value(&range).unwrap();
+            change(&mut range);
+            shard_ranges(&[Value::Array(vec![range])]).map_err(|_| ())
+        };
+        assert_eq!(sent(&|_| {}), Ok(vec![range.clone()]));
+        for (field, value) in [
+            ("name", serde_json::json!("no-account")),
+            ("state", serde_json::json!(11)),
+            ("object_count", serde_json::json!(-1)),
+            ("bytes_used", serde_json::json!(i64::MAX)),
+            ("lower", serde_json::json!("n")),
+            ("timestamp", serde_json::json!("soon")),
+        ] {
+            assert_eq!(
+                sent(&|range| range[field] = value.clone()),
+                Err(()),
+                "{field}"
+            );
+        }
     }
 }
 
