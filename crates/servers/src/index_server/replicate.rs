@@ -16,12 +16,11 @@
 use cairn_formats::json_ascii;
 use cairn_http::params::{quote_path, split_path, unquote};
 use cairn_http::{Body, Response};
-use cairn_index::broker::timestamp;
 use cairn_index::{
     ContainerBroker, DbKey, DbKind, IndexDb, IndexPool, Metadata, Received, RemoteInfo,
     RemotePolicy, Rows, ShardRange, SyncPoint,
 };
-use cairn_types::ObjectHash;
+use cairn_types::{ObjectHash, Timestamp};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -169,8 +168,7 @@ fn remote_info(args: &[Value]) -> Result<RemoteInfo, Refused> {
 /// A timestamp's text, unchanged, as replicas compare it. Zero may be written as 0.
 fn time(args: &[Value], at: usize) -> Result<String, Refused> {
     let time = text(args, at, "a time")?;
-    let readable = time == "0" || !timestamp(time).is_zero() || time.starts_with("0000000000");
-    if !readable {
+    if Timestamp::parse(time).is_err() {
         return Err(bad(format!("Argument {}: {time:?} is no time", at + 1)));
     }
     Ok(time.to_owned())
@@ -283,6 +281,15 @@ mod tests {
         let args = serde_json::json!([7, "hash", "id", "yesterday", "0", "0", ""]);
         assert!(remote_info(args.as_array().unwrap()).is_err());
         assert!(remote_info(&[]).is_err());
+        for (time, is_one) in [
+            ("0000000000.00000", true),
+            ("0000000001.00000_0000000000000001", true),
+            ("0000000000a", false),
+        ] {
+            let args = serde_json::json!([7, "hash", "id", time, "0", "0", ""]);
+            let read = remote_info(args.as_array().unwrap());
+            assert_eq!(read.is_ok(), is_one, "{time:?}");
+        }
     }
 
     #[test]
