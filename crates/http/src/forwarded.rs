@@ -65,11 +65,23 @@ fn network(text: &str) -> Option<Network> {
         Some(prefix) => prefix.parse().ok().filter(|bits| *bits <= bits_max)?,
         None => bits_max,
     };
-    Some(Network {
-        address,
-        prefix_bits,
-    })
+    // IPv4 in the form of IPv6 is what peers are compared in: IPv4.
+    match address.to_canonical() {
+        canonical @ IpAddr::V4(_) if address.is_ipv6() && prefix_bits >= MAPPED_PREFIX_BITS => {
+            Some(Network {
+                address: canonical,
+                prefix_bits: prefix_bits - MAPPED_PREFIX_BITS,
+            })
+        }
+        _ => Some(Network {
+            address,
+            prefix_bits,
+        }),
+    }
 }
+
+/// Bits of `::ffff:0:0`, before those of an IPv4 address.
+const MAPPED_PREFIX_BITS: u32 = 96;
 
 impl Network {
     fn contains(self, address: IpAddr) -> bool {
@@ -179,6 +191,14 @@ mod tests {
             assert_eq!(got.as_deref(), expected, "{peer} {lines:?}");
         }
         assert_eq!(client("", "10.0.0.5", &["192.0.2.7"]), None);
+        // Written as IPv6 has IPv4, of a peer in either form.
+        for trusted in ["::ffff:10.0.0.5", "::ffff:10.0.0.0/104", "::ffff:a00:5/128"] {
+            for peer in ["10.0.0.5", "::ffff:10.0.0.5"] {
+                let got = client(trusted, peer, &["192.0.2.7"]);
+                assert_eq!(got.as_deref(), Some("192.0.2.7"), "{trusted} {peer}");
+            }
+            assert_eq!(client(trusted, "11.0.0.5", &["192.0.2.7"]), None);
+        }
         let all = client("0.0.0.0/0", "10.0.0.5", &["192.0.2.7, 192.0.2.8"]);
         assert_eq!(all.as_deref(), Some("192.0.2.7"));
     }
