@@ -192,8 +192,8 @@ impl IndexDb {
     /// writers. Returns the copy's path and the database's file name.
     ///
     /// # Errors
-    /// `BadRow` for a `name` that is no plain file name, `Sqlite` if a file of this name has
-    /// content; else those of [`IndexDb::make_tmp`] and [`ContainerDb::read`].
+    /// `BadRow` for a `name` that is no plain file name, `Io` if there is a file of this name, which
+    /// stays; else those of [`IndexDb::make_tmp`] and [`ContainerDb::read`].
     pub async fn snapshot(&self, name: String) -> Result<(PathBuf, String)> {
         answer(
             self.pool

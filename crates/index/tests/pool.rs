@@ -447,6 +447,27 @@ fn others_read_nothing_of_a_database() {
     }
 }
 
+/// A file of the copy's name is somebody else's, and stays.
+#[test]
+fn a_copy_takes_no_file_s_place() {
+    let index = index_with(|_| {});
+    let container = index.container("c");
+    let rows = vec![object("one", 1, 1)];
+    block_on(container.merge_items(new_container("c"), rows)).unwrap();
+    let db = index.pool.db_by_key(container.key().clone());
+    let tmp = index.dir.path().join(&*container.key().device).join("tmp");
+    std::fs::create_dir_all(&tmp).unwrap();
+    for content in ["another's", ""] {
+        std::fs::write(tmp.join("taken"), content).unwrap();
+        assert!(
+            block_on(db.snapshot("taken".into())).is_err(),
+            "{content:?}"
+        );
+        assert_eq!(std::fs::read_to_string(tmp.join("taken")).unwrap(), content);
+    }
+    block_on(db.snapshot("free".into())).unwrap();
+}
+
 /// SQLite takes the log that lies beside a database for its own.
 #[test]
 fn a_database_that_is_replaced_leaves_no_log_to_its_successor() {

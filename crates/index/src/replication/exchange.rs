@@ -144,7 +144,7 @@ impl Db {
         Ok(Received::Done)
     }
 
-    /// Writes a consistent copy to `to`, which must not exist.
+    /// Writes a consistent copy to `to`, which does not exist or is empty.
     pub(crate) fn copy_to(&self, config: &IndexConfig, to: &Path) -> Result<()> {
         self.read(config, |broker| {
             broker.conn.pragma_update(None, "query_only", "OFF")?;
@@ -165,6 +165,9 @@ impl Db {
     pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<(PathBuf, String)> {
         let to = received_path(self, config, name)?;
         self.make_tmp(config)?;
+        // A file that is there already is not this copy's to remove.
+        let own = OpenOptions::new().write(true).create_new(true).open(&to);
+        own.map_err(|error| IndexError::io(&to, error))?;
         self.copy_to(config, &to).inspect_err(|_| {
             // Removes an incomplete copy.
             let _ = fs::remove_file(&to);
