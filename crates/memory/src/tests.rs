@@ -198,3 +198,18 @@ fn a_walk_goes_on_where_the_last_one_ended() {
     drop(held);
     assert!(lock().is_some());
 }
+
+/// Every engine says of a fragment that was never written that there is none.
+#[test]
+fn a_fragment_that_is_missing_is_not_made_durable() {
+    let world = world();
+    let engines: [&dyn Engine; 2] = [&world.memory, &world.files];
+    for engine in engines {
+        let step = engine.make_durable(&world.disk, &key(CODED, "missing"), ts(1), 2);
+        let made = step.and_then(|step| step.finish(&world.disk));
+        assert!(
+            matches!(made, Err(cairn_disk::DiskError::NotExist)),
+            "{made:?}"
+        );
+    }
+}

@@ -116,6 +116,7 @@ impl DiskFileEngine {
             Err(Errno::NOENT) if self.is_superseded(disk, key, timestamp)? => {
                 return Ok(Step::Done(()));
             }
+            Err(Errno::NOENT) => return Err(DiskError::NotExist),
             Err(errno) => {
                 return Err(DiskError::from_errno(
                     "rename",

@@ -139,8 +139,8 @@ pub trait ObjectEngine: Send + Sync {
     /// Makes a stored fragment durable. A no-op in policies without erasure coding.
     ///
     /// # Errors
-    /// Without such a fragment `NotExist`, here or in the [`Step`], or `Io` from `diskfile`; none
-    /// where it is durable, or a version that replaces it is.
+    /// Without such a fragment `NotExist`, here or in the [`Step`]; none where it is durable, or a
+    /// version that replaces it is.
     fn make_durable(
         &self,
         disk: &Disk,

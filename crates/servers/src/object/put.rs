@@ -299,7 +299,11 @@ impl Inner {
             .target
             .device
             .commit(move |disk| engine.make_durable(disk, &key, timestamp, index));
-        Ok(made.await?)
+        match made.await {
+            // It was written a moment ago: no 404, which would say that there is no such object.
+            Err(DiskError::NotExist) => Err(Refusal::Failed),
+            made => Ok(made?),
+        }
     }
 
     /// Reads a small body.
