@@ -82,7 +82,7 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
     section.tables.extend(distance_table(stage, labels));
 }
 
-fn over_time(
+pub(super) fn over_time(
     stage: &Together<'_>,
     labels: &[String],
     title: &str,
@@ -92,8 +92,9 @@ fn over_time(
     let x = Axis::new("time since the stage began", Kind::Linear, Unit::Seconds);
     let mut chart = Lines::new(&format!("{title}: {}", stage.key), x, y);
     let several = stage.stages.len() > 1;
-    for (run, stage) in &stage.stages {
-        for (index, timeline) in stage.timeline.iter().enumerate() {
+    for (run, record) in &stage.stages {
+        for timeline in &record.timeline {
+            let index = stage.colour(&timeline.operation);
             let points: Vec<(f64, f64)> = timeline
                 .ticks
                 .iter()

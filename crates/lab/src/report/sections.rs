@@ -2,10 +2,12 @@
 //! per stage, then each stage with its operations, distributions, timelines, slowest requests,
 //! errors, resources and distances.
 
+use std::sync::Arc;
+
 use crate::plot::Scene;
 use crate::results::model::{Run, Stage, State};
 
-use super::words::{labels, stage_key};
+use super::words::{labels, operation_label, stage_key};
 use super::{courses, families, stages};
 
 #[derive(Clone, Debug)]
@@ -69,10 +71,38 @@ pub(super) struct Together<'a> {
     pub(super) key: &'a str,
     /// Index of the run, and its stage.
     pub(super) stages: Vec<(usize, &'a Stage)>,
+    /// Names of all operations of all stages, by which each has its colour everywhere.
+    pub(super) palette: Arc<[String]>,
+}
+
+impl Together<'_> {
+    /// Number of an operation's colour.
+    pub(super) fn colour(&self, operation: &str) -> usize {
+        let place = self.palette.iter().position(|known| known == operation);
+        place.unwrap_or(self.palette.len())
+    }
+}
+
+/// Names of operations as plots have them, those of measurements first.
+pub(super) fn palette(runs: &[Run]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let stages = || runs.iter().flat_map(|run| &run.stages);
+    let measured = stages().filter(|stage| !stage.is_special());
+    for stage in measured.chain(stages().filter(|stage| stage.is_special())) {
+        let operations = stage.whole_operations();
+        let courses = stage.timeline.iter().map(|line| line.operation.clone());
+        for name in operations.map(|o| operation_label(stage, o)).chain(courses) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names
 }
 
 /// Stages in the order of the first run that has them.
 pub(super) fn together(runs: &[Run]) -> Vec<Together<'_>> {
+    let palette: Arc<[String]> = palette(runs).into();
     let mut all: Vec<Together<'_>> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         for stage in &run.stages {
@@ -85,6 +115,7 @@ pub(super) fn together(runs: &[Run]) -> Vec<Together<'_>> {
                 None => all.push(Together {
                     key,
                     stages: vec![(index, stage)],
+                    palette: palette.clone(),
                 }),
             }
         }

@@ -66,7 +66,7 @@ fn sentence(stage: &Stage) -> String {
 }
 
 /// The cumulative distribution; or, with `tail`, response time over percentiles.
-fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
+pub(super) fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
     let time_axis = Axis::new("response time", Kind::Log10, Unit::Time);
     let (title, x, y) = if tail {
         (
@@ -84,8 +84,9 @@ fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
     let mut chart = Lines::new(&format!("{title}: {}", stage.key), x, y);
     let mut resolution = 0.0_f64;
     let several = stage.stages.len() > 1;
+    let together = stage;
     for (run, stage) in &stage.stages {
-        for (index, operation) in stage.whole_operations().enumerate() {
+        for operation in stage.whole_operations() {
             let points = operation.latency.points();
             // A tail of three values is a table, not a curve.
             if points.is_empty() || (tail && operation.latency.curve.is_empty()) {
@@ -93,6 +94,7 @@ fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
             }
             resolution = resolution.max(operation.latency.resolution_us.unwrap_or(0.0));
             let label = operation_label(stage, operation);
+            let index = together.colour(&label);
             let place = |quantile: f64, us: f64| if tail { (quantile, us) } else { (us, quantile) };
             let style = Style {
                 colour: if several { *run } else { index },

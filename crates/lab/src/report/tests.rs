@@ -1,6 +1,7 @@
 //! Pages of artificial runs.
 
 use super::*;
+use crate::plot::{Axis, Kind, Unit};
 use crate::results::model::{
     Distances, Fact, Failures, Operation, Quantile, Resource, Run, Stage, State, Tick, Timeline,
     Tool, WorstRequest,
@@ -252,4 +253,47 @@ fn a_summary_has_a_line_for_every_stage() {
     let text = summary(&[run("alpha", &[(1, 100.0)])]);
     assert!(text.contains("s1-mix_1  read"), "{text}");
     assert!(text.contains("dispose   aborted"), "{text}");
+}
+
+/// An operation's colour is the same on every plot, whatever else its stage has, and in which order.
+#[test]
+fn an_operation_has_one_colour() {
+    let mut run = run("alpha", &[(1, 1.0), (2, 2.0)]);
+    let operation = |name: &str, like: &Operation| Operation {
+        name: name.into(),
+        ..like.clone()
+    };
+    for (stage, names) in run
+        .stages
+        .iter_mut()
+        .zip([&["read", "a-write"][..], &["a-write"]])
+    {
+        let like = stage.operations[0].clone();
+        let line = stage.timeline[0].clone();
+        stage.operations = names.iter().map(|name| operation(name, &like)).collect();
+        let mut sorted = names.to_vec();
+        sorted.sort_unstable();
+        let lines = sorted.iter().map(|name| Timeline {
+            operation: (*name).to_owned(),
+            ..line.clone()
+        });
+        stage.timeline = lines.collect();
+    }
+    let runs = [run];
+    let labels = words::labels(&runs);
+    let mut colours = std::collections::BTreeMap::<String, Vec<usize>>::new();
+    for stage in sections::together(&runs) {
+        let y = || Axis::new("rate", Kind::Linear, Unit::PerSecond);
+        let courses = courses::over_time(&stage, &labels, "t", y(), |tick| tick.rate);
+        for chart in [courses, stages::distribution(&stage, &labels, false)] {
+            for line in chart.lines {
+                colours
+                    .entry(line.name)
+                    .or_default()
+                    .push(line.style.colour);
+            }
+        }
+    }
+    assert_eq!(colours["read"], [0, 0]);
+    assert_eq!(colours["a-write"], [1, 1, 1, 1]);
 }
