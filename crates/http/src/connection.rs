@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 
 use crate::body::{Body, Rest};
 use crate::context::Context;
+use crate::ending::{self, Ending};
 use crate::forwarded::is_forwarded;
 use crate::heads::Heads;
 use crate::interim::InterimSocket;
@@ -217,6 +218,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     let rest = &Rest::default();
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;
+    let stopping = stop.clone();
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
         activity.send_modify(|activity| {
             activity.requests += 1;
@@ -229,6 +231,11 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         rest.begin();
         let names = names.clone();
         let mut request = request.map(|body| Body::of_request(body, &due, progress, rest));
+        if ending::announces_wait(request.uri()) {
+            request
+                .extensions_mut()
+                .insert(Ending::new(stopping.clone()));
+        }
         let waits = request.headers().contains_key(EXPECT);
         let interims = waits.then(|| interims.clone());
         if let Some(interims) = &interims {

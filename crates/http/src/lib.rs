@@ -16,6 +16,7 @@ pub mod clock;
 mod connection;
 pub mod context;
 pub mod digest;
+pub mod ending;
 pub mod followed;
 pub mod footers;
 mod forwarded;

@@ -28,6 +28,7 @@
 //!  9. `Queue`: updates that wait.
 //! 10. `LastUse`: when a database was last used.
 //! 11. `NewFolders`: creation of folders, in the whole process.
+//! 12. `Waiters`: who waits for changes.
 //!
 //! SQLite's locks on a file belong to the seventh: a commit has them before its turn, a reader
 //! within its own, and both give up after a timeout. Locks of `cairn-device` come last: it drops

@@ -15,7 +15,7 @@ use crate::listing::{ContainerEntry, ListCursor, ListPage, ObjectEntry};
 use crate::schema::NewDb;
 use crate::{
     AccountBroker, ContainerBroker, ContainerRow, DbKey, DriveCheck, IndexError, IndexPool,
-    ObjectRow, Received, Result,
+    ObjectRow, Received, Result, Wait,
 };
 
 /// Handle of a container's database.
@@ -299,6 +299,11 @@ impl ContainerDb {
     ) -> Result<ListPage<ObjectEntry>> {
         self.read(move |broker| broker.with_source(|source| source.list_objects(cursor, page_rows)))
             .await
+    }
+
+    /// Begins to wait for the next update by this process: see [`Wait`].
+    pub fn wait(&self) -> Wait {
+        self.pool.wait(&self.key)
     }
 
     /// Creates the file of the own shard range's epoch beside the database; new rows go there from

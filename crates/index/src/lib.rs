@@ -40,6 +40,7 @@ mod sharding;
 mod sync;
 pub mod sync_store;
 mod turns;
+mod waiters;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
@@ -63,6 +64,7 @@ pub use replication::{
 };
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};
+pub use waiters::Wait;
 
 /// Result of most functions here.
 pub type Result<T> = std::result::Result<T, IndexError>;

@@ -19,6 +19,7 @@ use crate::db::{Db, Drain, Lease, Owner, Update};
 use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::rank::{Rank, Ranked};
+use crate::waiters::{Wait, Waiters};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
 
 /// Maximum age of log entries of a busy database, as a multiple of `idle_close`.
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     devices: Ranked<HashMap<Arc<str>, Arc<Device>>>,
     open: Ranked<HashMap<DbKey, Arc<Db>>>,
     closed: AtomicBool,
+    waiters: Arc<Waiters>,
 }
 
 impl IndexPool {
@@ -51,6 +53,7 @@ impl IndexPool {
             devices: Ranked::new(Rank::Devices, HashMap::new()),
             open: Ranked::new(Rank::Databases, HashMap::new()),
             closed: AtomicBool::new(false),
+            waiters: Waiters::new(),
         });
         let stop = Arc::new(Stop {
             is_set: Ranked::new(Rank::Janitor, false),
@@ -174,6 +177,7 @@ impl IndexPool {
             if !db.is_open() {
                 inner.forget(db);
             }
+            inner.waiters.wake(&db.key);
             result
         })
     }
@@ -271,7 +275,9 @@ impl IndexPool {
         if !self.close_db(key) {
             return Ok(false);
         }
-        files::remove_db_folder(key, self.devices()).map(|()| true)
+        let removed = files::remove_db_folder(key, self.devices());
+        self.inner.waiters.wake(key);
+        removed.map(|()| true)
     }
 
     /// Writes a consistent copy of a database to a new file at `to`, concurrently with readers and
@@ -293,6 +299,11 @@ impl IndexPool {
         lanes.is_some_and(|device| device.read.waiting() + device.write.waiting() > 0)
     }
 
+    /// Begins to wait for the next update of a database.
+    pub(crate) fn wait(&self, key: &DbKey) -> Wait {
+        self.inner.waiters.wait(key)
+    }
+
     /// Number of open databases.
     pub fn open_count(&self) -> usize {
         self.inner.open.lock().len()
@@ -301,6 +312,7 @@ impl IndexPool {
     /// Finishes queued work, refuses more, and closes every database into a single file. Blocks.
     pub fn close_all(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
+        self.inner.waiters.wake_all();
         *self.stop.is_set.lock() = true;
         self.stop.changed.notify_all();
         let janitor = self.janitor.lock().take();
@@ -336,6 +348,10 @@ impl Owner for Inner {
         if db.is_sole() && db.queue.lock().updates.is_empty() {
             open.remove(&db.key);
         }
+    }
+
+    fn updated(&self, db: &Lease) {
+        self.waiters.wake(&db.key);
     }
 
     fn refused(&self, what: &str) -> IndexError {

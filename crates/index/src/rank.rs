@@ -22,6 +22,7 @@ pub(crate) enum Rank {
     Queue,
     LastUse,
     NewFolders,
+    Waiters,
 }
 
 /// A mutex with a rank.

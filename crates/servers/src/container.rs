@@ -4,8 +4,9 @@
 //! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>/<container>`; `PUT`
 //! and `DELETE` of `…/<object>` come from object servers, `UPDATE` has many rows at once, and
 //! `REPLICATE` comes from replicators. GET of a sharded container lists shard ranges on request
-//! (`shards.rs`); the sharder itself is a daemon.
+//! (`shards.rs`); the sharder itself is a daemon. `changes.rs` answers `?changes=`.
 
+mod changes;
 mod delete;
 mod get;
 mod post;
@@ -76,6 +77,7 @@ pub struct ContainerServer {
     config: ContainerServerConfig,
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
+    feeds: changes::Feeds,
 }
 
 /// A request with its parsed path.
@@ -101,6 +103,7 @@ impl ContainerServer {
         backends: Arc<Backends>,
     ) -> Arc<Self> {
         Arc::new(ContainerServer {
+            feeds: changes::Feeds::new(),
             config,
             pool,
             backends,

@@ -273,6 +273,8 @@ pub(crate) trait Owner: Send + Sync {
     fn config(&self) -> &IndexConfig;
     /// Drops the entry of a database that does not exist.
     fn forget(&self, db: &Lease);
+    /// Tells those who wait for changes of a database that updates have ended.
+    fn updated(&self, db: &Lease);
     /// The error of work that `what` does not take.
     fn refused(&self, what: &str) -> IndexError;
 }
@@ -323,6 +325,7 @@ impl Operation<Databases> for Drain {
         if let Some(commits) = self.commits.take() {
             self.schedule_next();
             complete_all(commits, Ok(()));
+            self.owner.updated(&self.db);
             return Advanced::Ended(None);
         }
         let config = self.owner.config();
@@ -344,6 +347,7 @@ impl Operation<Databases> for Drain {
             }
             None => {
                 self.schedule_next();
+                self.owner.updated(&self.db);
                 Advanced::Ended(None)
             }
         }
@@ -357,6 +361,7 @@ impl Operation<Databases> for Drain {
         let commits = self.commits.take().unwrap_or_default();
         self.schedule_next();
         complete_all(commits, Err(error));
+        self.owner.updated(&self.db);
     }
 
     fn refuse(&mut self, error: &Infallible) {

@@ -31,12 +31,15 @@ impl ContainerServer {
         let params = listing::params(asked.parts.uri.query())?;
         let format = Format::of(&params, asked.headers())?;
         let found = self.find(&asked).await?;
-        let headers = self.headers_of(&found);
+        let headers = self.headers_of(&found.info, &found.metadata);
         Ok(head(format.content_type(), headers))
     }
 
     pub(super) async fn get(&self, asked: ContainerRequest) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
+        if params.contains("changes") {
+            return self.changes(&asked, &params).await;
+        }
         let limit_max = self.config.constraints.container_listing_limit;
         let query = listing::list_query(&params, asked.headers(), limit_max)?;
         let format = Format::of(&params, asked.headers())?;
@@ -86,7 +89,7 @@ impl ContainerServer {
             Ok(Seen::Deleted(info)) => return Err(not_found(Ok(*info))),
             Err(error) => return Err(not_found(Err(error))),
         };
-        let mut headers = self.headers_of(&found);
+        let mut headers = self.headers_of(&found.info, &found.metadata);
         set(&mut headers, "X-Backend-Record-Type", "object");
         let policy = requested.unwrap_or(found.info.storage_policy_index);
         set(
@@ -125,17 +128,17 @@ impl ContainerServer {
         }
     }
 
-    fn headers_of(&self, found: &Found) -> HeaderMap {
-        let mut headers = info_headers(&found.info, false);
-        add_metadata(&mut headers, &found.metadata, |name| self.is_shown(name));
-        let put = cairn_index::broker::timestamp(&found.info.put_timestamp);
+    pub(super) fn headers_of(&self, info: &ContainerInfo, metadata: &Metadata) -> HeaderMap {
+        let mut headers = info_headers(info, false);
+        add_metadata(&mut headers, metadata, |name| self.is_shown(name));
+        let put = cairn_index::broker::timestamp(&info.put_timestamp);
         set(&mut headers, "Last-Modified", respond::http_date(put));
         headers
     }
 }
 
 /// The 404 of a deleted or nonexistent container, with backend headers.
-fn not_found(found: Result<ContainerInfo, IndexError>) -> Refused {
+pub(super) fn not_found(found: Result<ContainerInfo, IndexError>) -> Refused {
     let info = match found {
         Ok(info) => info,
         Err(IndexError::NotFound { .. }) => ContainerInfo::default(),

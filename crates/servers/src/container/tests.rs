@@ -1,6 +1,8 @@
 //! The container server in this process, on a temporary device.
 #![allow(clippy::unwrap_used)]
 
+mod changes;
+
 use std::net::SocketAddr;
 
 use cairn_http::Body;
