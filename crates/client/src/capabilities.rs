@@ -25,6 +25,8 @@ pub struct Capabilities {
     /// For conditions of writes a symlink has its `X-Symlink-Target` as ETag, and not that of an empty
     /// object.
     pub tells_symlinks: bool,
+    /// Maximum seconds for which a container's change feed waits; none without one.
+    pub change_feed_wait_secs: Option<u64>,
     /// Maximum bytes of an object's name.
     pub object_name_bytes: usize,
     /// Maximum bytes of a request line, in which names are percent-encoded.
@@ -39,6 +41,7 @@ impl Default for Capabilities {
             conditional_policies: Vec::new(),
             has_symlinks: false,
             tells_symlinks: false,
+            change_feed_wait_secs: None,
             object_name_bytes: OBJECT_NAME_BYTES,
             request_line_bytes: REQUEST_LINE_BYTES,
             header_bytes: HEADER_BYTES,
@@ -50,6 +53,7 @@ impl Default for Capabilities {
 struct InfoDocument {
     conditional_writes: Option<ConditionalWrites>,
     symlink: Option<serde_json::Value>,
+    change_feed: Option<ChangeFeed>,
     #[serde(default)]
     swift: Limits,
 }
@@ -59,6 +63,11 @@ struct Limits {
     max_object_name_length: Option<usize>,
     max_request_line: Option<usize>,
     max_header_size: Option<usize>,
+}
+
+#[derive(Deserialize)]
+struct ChangeFeed {
+    max_wait: u64,
 }
 
 #[derive(Default, Deserialize)]
@@ -82,6 +91,7 @@ impl Capabilities {
             conditional_policies: writes.policies,
             tells_symlinks: writes.links,
             has_symlinks: info.symlink.is_some(),
+            change_feed_wait_secs: info.change_feed.map(|feed| feed.max_wait),
             object_name_bytes: limits.max_object_name_length.unwrap_or(OBJECT_NAME_BYTES),
             request_line_bytes: limits.max_request_line.unwrap_or(REQUEST_LINE_BYTES),
             header_bytes: limits.max_header_size.unwrap_or(HEADER_BYTES),
@@ -144,6 +154,14 @@ mod tests {
         ));
         assert!(!tells(r#"{"conditional_writes":{"policies":["gold"]}}"#));
         assert!(!tells(r#"{"symlink":{"symloop_max":2}}"#));
+    }
+
+    #[test]
+    fn a_feed_is_there_where_the_store_says_so() {
+        let of = |text: &str| Capabilities::parse(text.as_bytes()).unwrap();
+        let some = of(r#"{"swift":{},"change_feed":{"max_wait":60,"limit":10000}}"#);
+        assert_eq!(some.change_feed_wait_secs, Some(60));
+        assert_eq!(of(r#"{"swift":{}}"#).change_feed_wait_secs, None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod call;
 mod capabilities;
+mod changes;
 mod error;
 mod listing;
 mod login;
@@ -26,6 +27,7 @@ mod url;
 pub use cairn_http::tls::Trust;
 pub use call::{Accepts, Call};
 pub use capabilities::Capabilities;
+pub use changes::{Change, Changes};
 pub use error::{ClientError, LoginError, WriteError};
 pub use listing::{Entry, ListQuery};
 pub use login::{EndpointChoice, Keystone, KeystoneSecret, Login, SignedIn};

@@ -113,9 +113,7 @@ impl Swift {
         payload: Payload,
         repeat: Repeat,
     ) -> Result<Response, ClientError> {
-        let inner = &self.0;
-        let url = inner.storage.below(path);
-        let mut call = Call {
+        let call = Call {
             query,
             headers,
             payload,
@@ -124,6 +122,17 @@ impl Swift {
             repeat,
             ..Call::new(method)
         };
+        self.send_call(path, call).await
+    }
+
+    /// Sends a call below the account, by the session's token.
+    pub(crate) async fn send_call(
+        &self,
+        path: &str,
+        mut call: Call<'_>,
+    ) -> Result<Response, ClientError> {
+        let inner = &self.0;
+        let url = inner.storage.below(path);
         let used = self.token();
         call.headers.insert("x-auth-token", used.clone());
         let answer = inner.transport.call(&url, &mut call).await;

@@ -57,6 +57,9 @@ impl Proxy {
                 Ok(()) => status::no_such_account(),
             };
         }
+        if self.asks_for_changes(incoming) {
+            return Box::pin(self.container_changes(incoming, account, container)).await;
+        }
         if incoming.method() == Method::GET {
             incoming.params.set("format", "json");
         }

@@ -11,6 +11,7 @@ mod checks;
 mod container;
 mod cors;
 mod erasure;
+mod feed;
 mod headers;
 mod info;
 mod info_cache;

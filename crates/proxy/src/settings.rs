@@ -8,6 +8,7 @@ use cairn_formats::ini::{ConfError, Section};
 use cairn_http::{Clock, SwiftInfo};
 use cairn_peer::Rings;
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
+use tokio::sync::Semaphore;
 
 /// Everything a proxy is made of, except its backends.
 pub struct ProxySettings {
@@ -92,6 +93,13 @@ pub struct ProxyOptions {
     /// A majority decides on `If-Match` and `If-None-Match` of writes; otherwise they behave as in
     /// OpenStack Swift.
     pub conditional_writes: bool,
+    /// Containers tell what changes in them (`?changes=`); otherwise the parameter is ignored, as in
+    /// OpenStack Swift.
+    pub change_feed: bool,
+    /// Maximum time for which a request waits for changes.
+    pub change_feed_max_wait: Duration,
+    /// Maximum number of requests that wait for changes at once.
+    pub change_feed_waiters: usize,
 }
 
 const OWNER_HEADERS: &str = "x-container-read, x-container-write, x-container-sync-key, \
@@ -159,7 +167,21 @@ impl ProxyOptions {
             ),
             buffered_put_bytes: section.u64_or("buffered_put_bytes", 65_536)?.min(1 << 20),
             conditional_writes: section.bool_or("conditional_writes", true),
+            change_feed: section.bool_or("change_feed", true),
+            change_feed_max_wait: change_feed_max_wait(section)?,
+            change_feed_waiters: section
+                .usize_or("change_feed_waiters", 1024)?
+                .min(Semaphore::MAX_PERMITS),
         })
+    }
+}
+
+/// Container servers wait no longer than a minute.
+fn change_feed_max_wait(section: &Section) -> Result<Duration, ConfError> {
+    let wait = section.seconds_or("change_feed_max_wait", 60.0)?;
+    match (1..=60).contains(&wait.as_secs()) && wait.subsec_nanos() == 0 {
+        true => Ok(wait),
+        false => Err(section.bad("change_feed_max_wait", "expected whole seconds, 1 to 60")),
     }
 }
 

@@ -31,8 +31,8 @@ const LISTING_BYTES_MAX: u64 = 128 << 20;
 /// Maximum nesting of shards; no real container reaches it.
 const DEPTH_MAX: usize = 16;
 
-const RECORD_TYPE: &str = "x-backend-record-type";
-const SHARD_FORMAT: &str = "x-backend-record-shard-format";
+pub(crate) const RECORD_TYPE: &str = "x-backend-record-type";
+pub(crate) const SHARD_FORMAT: &str = "x-backend-record-shard-format";
 const RECORD_POLICY: &str = "x-backend-record-storage-policy-index";
 
 /// A listing, and whether its container headers come from the cache.
@@ -175,7 +175,7 @@ impl Proxy {
     }
 
     /// The response without its body, and the records parsed from that.
-    async fn records<T: Send + 'static>(
+    pub(crate) async fn records<T: Send + 'static>(
         &self,
         response: Response,
         name: &str,
@@ -311,7 +311,12 @@ impl Proxy {
     }
 
     /// A request by the proxy itself on behalf of a client.
-    fn subrequest(&self, incoming: &Incoming, target: Target, params: Params) -> Incoming {
+    pub(crate) fn subrequest(
+        &self,
+        incoming: &Incoming,
+        target: Target,
+        params: Params,
+    ) -> Incoming {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         parts.method = Method::GET;
         parts.headers = incoming.headers().clone();
@@ -389,7 +394,7 @@ impl Proxy {
     }
 }
 
-fn namespaces_of(body: &[u8]) -> Result<Vec<Namespace>, String> {
+pub(crate) fn namespaces_of(body: &[u8]) -> Result<Vec<Namespace>, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 

@@ -11,6 +11,7 @@ use cairn_peer::{Backends, ErrorLimiter, Rings};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 use http::header::ALLOW;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use crate::affinity::{Affinities, Timings};
 use crate::erasure::Erasure;
@@ -40,6 +41,8 @@ pub struct Proxy {
     pub(crate) sharded_roots: InfoCache<String, RootListing>,
     pub(crate) listing_shards: InfoCache<String, Vec<Namespace>>,
     pub(crate) updating_shards: InfoCache<String, Vec<Namespace>>,
+    /// Places of requests for changes that wait.
+    pub(crate) feed_waits: Semaphore,
 }
 
 impl Proxy {
@@ -58,6 +61,7 @@ impl Proxy {
         let skip = options.skip_cache;
         let proxy = Proxy {
             timings: Arc::new(Timings::new(options.timing_expiry)),
+            feed_waits: Semaphore::new(options.change_feed_waiters),
             affinities,
             options,
             constraints: settings.constraints,
@@ -109,6 +113,10 @@ impl Proxy {
                     "links": true,
                 }),
             );
+        }
+        if o.change_feed {
+            let info = self.change_feed_info();
+            self.swift_info.register("change_feed", info);
         }
         self.swift_info.register(
             "swift",
