@@ -22,6 +22,7 @@ pub struct Change {
     pub name: String,
     /// MD5 in hex, of a large object its ETag; none of an object that was deleted.
     pub etag: Option<String>,
+    pub content_type: String,
 }
 
 /// Changes of a container since a cursor.
@@ -40,6 +41,8 @@ struct Row {
     #[serde(default)]
     hash: String,
     slo_etag: Option<String>,
+    #[serde(default)]
+    content_type: String,
     #[serde(default)]
     deleted: bool,
 }
@@ -98,6 +101,7 @@ fn parse(body: &[u8]) -> Result<Vec<Change>, serde_json::Error> {
         Change {
             name: row.name,
             etag: (!row.deleted).then_some(etag),
+            content_type: row.content_type,
         }
     };
     Ok(rows.into_iter().map(change).collect())
@@ -115,6 +119,7 @@ mod tests {
         let change = |name: &str, etag: Option<&str>| Change {
             name: name.into(),
             etag: etag.map(str::to_owned),
+            content_type: if name == "a" { "t" } else { "" }.to_owned(),
         };
         assert_eq!(
             parse(body).unwrap(),

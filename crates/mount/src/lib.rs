@@ -16,6 +16,7 @@ mod commit;
 mod content;
 mod error;
 mod extents;
+mod feed;
 mod flatten;
 mod fuse;
 mod history;

@@ -368,6 +368,7 @@ async fn serve(
     let mut session = session?;
     let mut unmounter = session.unmount_callable();
     let _ = notifier.set(session.notifier());
+    let kernel = notifier;
     let (ended, mut end) = tokio::sync::oneshot::channel();
     std::thread::Builder::new()
         .name("fuse".to_owned())
@@ -377,6 +378,7 @@ async fn serve(
     ready();
     let upkeep = vfs.clone();
     let upkeep = tokio::spawn(async move { upkeep.upkeep().await });
+    let following = tokio::spawn(crate::feed::follow(vfs.clone(), kernel));
     let sending = vfs.clone();
     let sending = tokio::spawn(async move { sending.send_closed().await });
     let is_unmounted = tokio::select! {
@@ -389,6 +391,7 @@ async fn serve(
         _ = terminate.recv() => false,
         _ = interrupt.recv() => false,
     };
+    following.abort();
     if !is_unmounted {
         vfs.commit_all(progress).await;
         let dir = options.dir.clone();

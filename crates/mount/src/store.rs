@@ -7,6 +7,7 @@ mod swift;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -156,6 +157,32 @@ impl Row {
             Row::Object { name, .. } | Row::Prefix(name) => name,
         }
     }
+}
+
+/// An object that was written or deleted, as the store tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) name: String,
+    /// `None` once it is deleted.
+    pub(crate) etag: Option<String>,
+    pub(crate) content_type: String,
+}
+
+impl Changed {
+    /// The path of the file or directory.
+    pub(crate) fn path(&self) -> &str {
+        self.name.trim_end_matches('/')
+    }
+}
+
+/// A page of a change feed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct News {
+    /// Where the next page begins.
+    pub(crate) cursor: String,
+    /// Changes are missing: nothing that is known of the store need be true any more.
+    pub(crate) is_reset: bool,
+    pub(crate) changed: Vec<Changed>,
 }
 
 /// Number of bytes and objects in a container.
@@ -360,4 +387,15 @@ pub(crate) trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 
     fn usage(&self) -> impl Future<Output = Result<Usage>> + Send;
+
+    /// Maximum time for which the store's change feed waits; `None` without a feed.
+    fn feed_wait(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Changes since a cursor, which is empty at first; where there are none, after `wait`.
+    fn changes(&self, cursor: &str, wait: Duration) -> impl Future<Output = Result<News>> + Send {
+        let _ = (cursor, wait);
+        async { Err(StoreError::new(Why::Refused, "no change feed")) }
+    }
 }

@@ -6,11 +6,14 @@
 //! revalidated whenever they are opened (close-to-open consistency).
 
 mod attributes;
+mod changes;
 mod closes;
 mod commits;
 mod directories;
 mod files;
 mod flattening;
+#[cfg(test)]
+pub(crate) mod for_tests;
 mod links;
 mod misses;
 mod names;
@@ -46,8 +49,8 @@ pub(crate) use directories::DirectoryEntry;
 use files::Handle;
 pub(crate) use files::OpenMode;
 pub(crate) use names::Owner;
-pub(crate) use tree::ROOT;
 use tree::{Node, State, Tree, below, join};
+pub(crate) use tree::{ROOT, Stale};
 
 /// Options of a file system.
 #[derive(Clone, Debug)]

@@ -4,15 +4,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::watch;
 
 use super::{
-    EMPTY_ETAG, Expect, Form, Headers, ObjectName, Part, Result, Row, Stat, Store, StoreError,
-    Usage, Why,
+    Changed, EMPTY_ETAG, Expect, Form, Headers, News, ObjectName, Part, Result, Row, Stat, Store,
+    StoreError, Usage, Why,
 };
 use crate::time::Time;
 
@@ -49,6 +51,25 @@ const NAME_MAX_BYTES: usize = 1024;
 /// Fault injection: called with each call's verb and name.
 type Faults = Box<dyn FnMut(&str, &str) -> Option<Why> + Send>;
 
+/// All changes, and a notice of each.
+#[derive(Clone)]
+struct Feed {
+    changed: Arc<Mutex<Vec<Changed>>>,
+    count: Arc<watch::Sender<usize>>,
+    /// Whether the store announces a feed.
+    is_there: Arc<AtomicBool>,
+}
+
+impl Default for Feed {
+    fn default() -> Feed {
+        Feed {
+            changed: Arc::default(),
+            count: Arc::new(watch::Sender::new(0)),
+            is_there: Arc::default(),
+        }
+    }
+}
+
 /// Clones share the store. Conditions are evaluated at commit, unless a test disables that.
 #[derive(Clone, Default)]
 pub(crate) struct MemoryStore {
@@ -63,6 +84,8 @@ pub(crate) struct MemoryStore {
     decides_nothing: Arc<AtomicBool>,
     /// Links have ETags of their own, as in a store that tells them from empty objects.
     tells_links_apart: Arc<AtomicBool>,
+    /// What has changed, in order; those who wait for more are told.
+    feed: Feed,
     /// A planted bug: a failed condition is reported as success, and nothing is written.
     believes_lost_swaps: Arc<AtomicBool>,
 }
@@ -209,8 +232,30 @@ impl MemoryStore {
             changed: Time::now(),
             headers: headers.clone(),
         };
+        self.tell(name, Some(&object));
         objects.insert(name.to_owned(), object);
         etag
+    }
+
+    /// Begins to announce a change feed.
+    pub(crate) fn announce_feed(&self) {
+        self.feed.is_there.store(true, Ordering::Relaxed);
+    }
+
+    /// Number of changes so far.
+    pub(crate) fn changes_count(&self) -> usize {
+        self.feed.changed.lock().len()
+    }
+
+    fn tell(&self, name: &str, object: Option<&Object>) {
+        let content_type = object.map(|object| object.headers.content_type.clone());
+        let mut changed = self.feed.changed.lock();
+        changed.push(Changed {
+            name: name.to_owned(),
+            etag: object.map(|object| object.etag.clone()),
+            content_type: content_type.unwrap_or_default(),
+        });
+        self.feed.count.send_replace(changed.len());
     }
 
     fn expect(objects: &BTreeMap<String, Object>, name: &str, expect: Expect<'_>) -> Result<()> {
@@ -454,6 +499,7 @@ impl Store for MemoryStore {
         if let Some(object) = objects.get_mut(name) {
             object.headers = headers.clone();
             object.changed = Time::now();
+            self.tell(name, Some(object));
         }
         self.answer("POST", name, ())
     }
@@ -465,6 +511,7 @@ impl Store for MemoryStore {
         if let Some(etag) = etag {
             of_version(source, &object, etag)?;
         }
+        self.tell(target, Some(&object));
         objects.insert(target.to_owned(), object);
         Ok(())
     }
@@ -476,6 +523,7 @@ impl Store for MemoryStore {
             MemoryStore::expect(&objects, name, expect)?;
         }
         let was_there = objects.remove(name).is_some();
+        self.tell(name, None);
         self.answer("DELETE", name, was_there)
     }
 
@@ -517,6 +565,29 @@ impl Store for MemoryStore {
         Ok(Usage {
             bytes: objects.values().map(Object::bytes).sum(),
             objects: objects.len() as u64,
+        })
+    }
+
+    fn feed_wait(&self) -> Option<Duration> {
+        let is_there = self.feed.is_there.load(Ordering::Relaxed);
+        is_there.then_some(Duration::from_secs(60))
+    }
+
+    async fn changes(&self, cursor: &str, wait: Duration) -> Result<News> {
+        self.called("CHANGES", "").await?;
+        let known = cursor.parse().ok();
+        let known = known.filter(|known| *known <= self.changes_count());
+        let from = known.unwrap_or(self.changes_count());
+        if known.is_some() {
+            let mut count = self.feed.count.subscribe();
+            // Without changes in time the answer has none.
+            let _ = tokio::time::timeout(wait, count.wait_for(|count| *count > from)).await;
+        }
+        let changed = self.feed.changed.lock()[from..].to_vec();
+        Ok(News {
+            cursor: (from + changed.len()).to_string(),
+            is_reset: known.is_none(),
+            changed,
         })
     }
 }

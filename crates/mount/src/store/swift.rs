@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_client::{
-    ByteRange, Capabilities, ClientError, Condition, Entry, GetQuery, Info, ListQuery,
+    ByteRange, Capabilities, Change, ClientError, Condition, Entry, GetQuery, Info, ListQuery,
     ManifestEntry, Payload, Swift, WriteError, encode_value,
 };
 use cairn_types::Timestamp;
@@ -16,8 +16,8 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    Expect, Form, Headers, ObjectName, Part, Result, Row, Segment, Stat, Store, StoreError, Usage,
-    Why, is_home,
+    Changed, Expect, Form, Headers, News, ObjectName, Part, Result, Row, Segment, Stat, Store,
+    StoreError, Usage, Why, is_home,
 };
 use crate::time::Time;
 
@@ -45,6 +45,7 @@ pub(crate) struct SwiftStore {
     /// With conditions a link has its target as ETag.
     tells_links: bool,
     has_links: bool,
+    feed_wait: Option<Duration>,
     limits: NameLimits,
 }
 
@@ -95,6 +96,7 @@ impl SwiftStore {
             container: container.to_owned(),
             has_links: capabilities.has_symlinks,
             tells_links: decides && capabilities.tells_symlinks,
+            feed_wait: capabilities.change_feed_wait_secs.map(Duration::from_secs),
             decides: AtomicBool::new(decides),
         }
     }
@@ -527,6 +529,24 @@ impl Store for SwiftStore {
         Ok(Usage {
             bytes: number("x-container-bytes-used"),
             objects: number("x-container-object-count"),
+        })
+    }
+
+    fn feed_wait(&self) -> Option<Duration> {
+        self.feed_wait
+    }
+
+    async fn changes(&self, cursor: &str, wait: Duration) -> Result<News> {
+        let found = self.swift.changes(&self.container, cursor, wait).await?;
+        let changed = |row: Change| Changed {
+            name: row.name,
+            etag: row.etag,
+            content_type: row.content_type,
+        };
+        Ok(News {
+            cursor: found.cursor,
+            is_reset: found.is_reset,
+            changed: found.rows.into_iter().map(changed).collect(),
         })
     }
 }

@@ -62,6 +62,19 @@ impl Misses {
         }
     }
 
+    /// A name was made elsewhere, and with it perhaps directories above it.
+    pub(super) fn forget(&mut self, path: &str) {
+        let mut path = path;
+        while !path.is_empty() {
+            path = parent_of(path);
+            self.0.remove(path);
+        }
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.0.clear();
+    }
+
     /// Records a miss.
     pub(super) fn missed(&mut self, path: &str) {
         let now = Instant::now();

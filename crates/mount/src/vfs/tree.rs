@@ -1,6 +1,8 @@
 //! Inode table: nodes by number and by path, with the kernel's reference counts, and the state of
 //! each. Independent of the store.
 
+mod stale;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use crate::content::{Content, FileSource};
 use crate::extents::Extents;
 use crate::store::{Form, Headers, Segment, StoreError};
 use crate::time::{Instant, Time};
+pub(crate) use stale::Stale;
 
 pub(crate) const ROOT: u64 = 1;
 
@@ -575,26 +578,5 @@ impl Tree {
             state.is_dirty() && !state.is_unlinked
         };
         in_order(nodes.filter(is_due))
-    }
-
-    /// Evicts nodes that only listings added.
-    pub(crate) fn sweep(&mut self) {
-        if self.slots.len() < self.swept + SWEEP_NODES {
-            return;
-        }
-        let now = Instant::now();
-        let is_old = |slot: &&Slot| slot.lookups == 0 && slot.node.state.lock().fresh_until < now;
-        let old: Vec<u64> = self
-            .slots
-            .values()
-            .filter(is_old)
-            .map(|s| s.node.ino)
-            .collect();
-        for ino in old {
-            self.drop_unused(ino);
-        }
-        self.listed.retain(|_, until| *until > now);
-        self.removed.retain(|_, at| at.elapsed() < LISTING_LAG);
-        self.swept = self.slots.len();
     }
 }

@@ -1,0 +1,24 @@
+//! What tests of other modules need of a file system.
+
+#![allow(clippy::unwrap_used)]
+
+use super::tests::{limits, mount_with};
+use super::*;
+use crate::store::MemoryStore;
+
+/// A mount whose caches are valid for hours.
+pub(crate) fn mount_for_hours(store: &MemoryStore) -> Vfs<MemoryStore> {
+    let mut vfs = mount_with(store, limits());
+    vfs.options.fresh = Duration::from_secs(36_000);
+    vfs
+}
+
+/// Writes a file; returns its number.
+pub(crate) async fn put(vfs: &Vfs<MemoryStore>, path: &str, bytes: &[u8]) -> u64 {
+    vfs.put(path, bytes).await.unwrap()
+}
+
+/// The names in a directory.
+pub(crate) async fn names(vfs: &Vfs<MemoryStore>, path: &str) -> Vec<String> {
+    vfs.names(path).await
+}
