@@ -62,6 +62,8 @@ impl Proxy {
         }
         if incoming.method() == Method::GET {
             incoming.params.set("format", "json");
+            // The servers know it, whether the proxy's feed is on or not.
+            incoming.params.remove("changes");
         }
         let Listed {
             mut response,

@@ -117,7 +117,11 @@ fn ask_for_json(
             "\"format\" parameter not valid UTF-8",
         )
     })?;
-    let by_accept = !params.contains("format") && !params.contains("changes");
+    // The change feed of a container has no other form.
+    if container.is_some() && params.contains("changes") {
+        params.set("format", "json");
+    }
+    let by_accept = !params.contains("format");
     let content_type = listing_content_type(request, &params)?;
     if !by_accept {
         // Filters behind this one that support a single format see only the requested one.
@@ -148,10 +152,6 @@ const OFFERS: [&str; 4] = [
 ];
 
 fn listing_content_type(request: &Request, params: &Params) -> Result<&'static str, Response> {
-    // The change feed has no other form.
-    if params.contains("changes") {
-        return Ok("application/json");
-    }
     if let Some(format) = params.get("format").filter(|f| !f.is_empty()) {
         return Ok(match format.to_ascii_lowercase().as_str() {
             "json" => "application/json",
