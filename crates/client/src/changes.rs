@@ -28,7 +28,7 @@ pub struct Change {
 /// Changes of a container since a cursor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Where the next request goes on.
+    /// Start of the next request.
     pub cursor: String,
     /// Changes before the cursor may be missing: what is known of the container may be out of date.
     pub is_reset: bool,

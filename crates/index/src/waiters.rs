@@ -142,3 +142,60 @@ impl Drop for Wait {
         self.waiters.leave(&self.key, self.number);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::task::Waker;
+
+    use cairn_types::HashPath;
+
+    use super::*;
+    use crate::DbKind;
+
+    fn key(container: &str) -> DbKey {
+        let hash = HashPath::new("", "x").hash("a", Some(container), None);
+        DbKey::new("sda", "7", DbKind::Container, hash)
+    }
+
+    fn is_woken(wait: &mut Wait) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(wait).poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn an_update_wakes_those_of_its_database() {
+        let waiters = Waiters::new();
+        let [mut one, mut other] = ["c", "d"].map(|name| waiters.wait(&key(name)));
+        assert!(!is_woken(&mut one) && !is_woken(&mut other));
+        waiters.wake(&key("c"));
+        assert!(is_woken(&mut one) && !is_woken(&mut other));
+        waiters.wake_all();
+        assert!(is_woken(&mut other));
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing() {
+        let waiters = Waiters::new();
+        let mut waits: Vec<Wait> = (0..5).map(|_| waiters.wait(&key("c"))).collect();
+        drop(waits.split_off(2));
+        assert_eq!(waiters.count.load(Ordering::SeqCst), 2);
+        waiters.wake(&key("c"));
+        waits.push(waiters.wait(&key("c")));
+        drop(waits);
+        assert_eq!(waiters.count.load(Ordering::SeqCst), 0);
+        assert!(waiters.by_key.lock().is_empty());
+    }
+
+    #[test]
+    fn one_of_many_takes_the_turn() {
+        let waiters = Waiters::new();
+        let waits: Vec<Wait> = (0..5).map(|_| waiters.wait(&key("c"))).collect();
+        let hour = Duration::from_secs(3600);
+        assert!(!waits.iter().any(|wait| wait.takes_turn(hour)));
+        std::thread::sleep(Duration::from_millis(20));
+        let turn = Duration::from_millis(20);
+        let turns = waits.iter().filter(|wait| wait.takes_turn(turn));
+        assert_eq!(turns.count(), 1);
+    }
+}

@@ -178,7 +178,7 @@ impl Changed {
 /// A page of a change feed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct News {
-    /// Where the next page begins.
+    /// Start of the next page.
     pub(crate) cursor: String,
     /// Changes are missing: nothing that is known of the store need be true any more.
     pub(crate) is_reset: bool,

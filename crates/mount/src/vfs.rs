@@ -295,7 +295,11 @@ impl<S: Store> Vfs<S> {
             state.ctime = state.ctime.max(touched);
         }
         state.etag = Some(stat.etag);
-        state.fresh_until = Instant::now() + self.options.fresh;
+        let is_doubted = state.doubted.is_some_and(|at| at >= asked);
+        state.fresh_until = match is_doubted {
+            true => asked,
+            false => Instant::now() + self.options.fresh,
+        };
     }
 
     /// The state of a newly found object, before anything of it but its kind is known.
@@ -373,7 +377,7 @@ impl<S: Store> Vfs<S> {
                 }
             }
         }
-        self.look_again(path).await
+        self.look_undoubted(path).await
     }
 
     /// The node of a path, from the store.

@@ -155,7 +155,7 @@ impl Proxy {
             && incoming.params.contains("changes")
     }
 
-    /// What `/info` says.
+    /// Its entry in `/info`.
     pub(crate) fn change_feed_info(&self) -> serde_json::Value {
         json!({
             "max_wait": self.options.change_feed_max_wait.as_secs(),

@@ -16,7 +16,7 @@ use cairn_http::params::{Params, is_true};
 use cairn_http::{Body, Response, own_thread, respond};
 use cairn_types::ServerKind;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tracing::{debug, error, warn};
 
 use crate::headers;
@@ -308,26 +308,6 @@ impl Proxy {
         }
         let page = |body: &[u8]| Page::parse(body).map_err(|error| error.to_string());
         self.records(response, name, page).await.1
-    }
-
-    /// A request by the proxy itself on behalf of a client.
-    pub(crate) fn subrequest(
-        &self,
-        incoming: &Incoming,
-        target: Target,
-        params: Params,
-    ) -> Incoming {
-        let (mut parts, ()) = http::Request::new(()).into_parts();
-        parts.method = Method::GET;
-        parts.headers = incoming.headers().clone();
-        Incoming {
-            parts,
-            body: Body::empty(),
-            context: incoming.context.pre_authorized("SH"),
-            params,
-            target,
-            timestamp: incoming.timestamp,
-        }
     }
 
     /// The shard that gets an object's row. `None`: the container itself, which forwards the row if

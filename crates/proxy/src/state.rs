@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use cairn_formats::ini::ConfError;
 use cairn_formats::shard::Namespace;
-use cairn_http::{Clock, ContainerInfo, Response, SwiftInfo, respond};
+use cairn_http::params::Params;
+use cairn_http::{Body, Clock, ContainerInfo, Response, SwiftInfo, respond};
 use cairn_peer::{Backends, ErrorLimiter, Rings};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
+use http::Method;
 use http::header::ALLOW;
 use serde_json::json;
 use tokio::sync::Semaphore;
@@ -144,6 +146,26 @@ impl Proxy {
                 "auto_create_account_prefix": c.auto_create_account_prefix,
             }),
         );
+    }
+
+    /// A request by the proxy itself on behalf of a client.
+    pub(crate) fn subrequest(
+        &self,
+        incoming: &Incoming,
+        target: Target,
+        params: Params,
+    ) -> Incoming {
+        let (mut parts, ()) = http::Request::new(()).into_parts();
+        parts.method = Method::GET;
+        parts.headers = incoming.headers().clone();
+        Incoming {
+            parts,
+            body: Body::empty(),
+            context: incoming.context.pre_authorized("SH"),
+            params,
+            target,
+            timestamp: incoming.timestamp,
+        }
     }
 
     /// The methods that a path has.

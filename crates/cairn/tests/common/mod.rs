@@ -144,7 +144,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-fn call(
+pub(crate) fn call(
     address: SocketAddr,
     method: &str,
     path: &str,

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::error::FsError;
-use crate::store::MemoryStore;
+use crate::store::{Changed, MemoryStore};
 use crate::vfs::{Changes, ROOT, for_tests};
 
 #[derive(Default)]
@@ -176,6 +176,41 @@ async fn a_reset_drops_all_and_failures_drop_nothing() {
     other.until_told().await;
     let told = other.vfs.take_up(&reset);
     assert!(told.contains(&Stale::Node(ino)), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_the_feed_overtakes_is_repeated() {
+    let store = MemoryStore::default();
+    let vfs = for_tests::mount_for_hours(&store);
+    for_tests::put(&vfs, "f", b"first").await;
+    let changed = |etag: &str| News {
+        changed: vec![Changed {
+            name: "f".into(),
+            etag: Some(etag.into()),
+            content_type: "text/plain".into(),
+        }],
+        ..News::default()
+    };
+    let mut overtaken = 0;
+    for seed in 0..20 {
+        vfs.take_up(&changed("another"));
+        store.take_turns(seed);
+        store.take_calls();
+        let mut look = Box::pin(vfs.lookup(ROOT, "f"));
+        let begun = tokio::time::timeout(Duration::ZERO, &mut look).await;
+        if begun.is_err() {
+            vfs.take_up(&changed("a third"));
+            look.await.unwrap();
+            overtaken += 1;
+        }
+        let heads = store.take_calls();
+        let heads = heads.iter().filter(|call| *call == "HEAD f").count();
+        assert_eq!(heads, if begun.is_err() { 2 } else { 1 });
+        // The answer to the second question is valid.
+        assert_eq!(vfs.lookup(ROOT, "f").await.unwrap().size, 5);
+        assert_eq!(store.take_calls(), Vec::<String>::new());
+    }
+    assert!(overtaken > 0);
 }
 
 #[tokio::test(start_paused = true)]

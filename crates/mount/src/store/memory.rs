@@ -84,7 +84,7 @@ pub(crate) struct MemoryStore {
     decides_nothing: Arc<AtomicBool>,
     /// Links have ETags of their own, as in a store that tells them from empty objects.
     tells_links_apart: Arc<AtomicBool>,
-    /// What has changed, in order; those who wait for more are told.
+    /// Changes in their order; those who wait for more are told.
     feed: Feed,
     /// A planted bug: a failed condition is reported as success, and nothing is written.
     believes_lost_swaps: Arc<AtomicBool>,

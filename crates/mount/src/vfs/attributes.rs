@@ -59,7 +59,7 @@ impl<S: Store> Vfs<S> {
         if is_known {
             return Ok(node);
         }
-        match self.look_again(&self.path(ino)?).await {
+        match self.look_undoubted(&self.path(ino)?).await {
             Ok(now) if Arc::ptr_eq(&now, &node) => Ok(node),
             Ok(_) => Err(FsError::Stale),
             Err(FsError::NotFound) if node.state.lock().opens > 0 => Err(FsError::Stale),

@@ -1,10 +1,13 @@
 //! Changes by other hosts, as the store's change feed tells them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use super::tree::Node;
 use super::{Stale, Vfs};
-
+use crate::error::FsResult;
 use crate::store::{Changed, News, SEGMENTS, Store, is_home};
+use crate::time::Instant;
 
 /// Is this the name of an object that no file system shows?
 fn is_inner(name: &str) -> bool {
@@ -15,6 +18,18 @@ fn is_inner(name: &str) -> bool {
 impl<S: Store> Vfs<S> {
     pub(crate) fn store(&self) -> &S {
         &self.store
+    }
+
+    /// The node of a path, from the store. A look that the change feed has overtaken is repeated: the
+    /// kernel keeps for a while what it is told.
+    pub(super) async fn look_undoubted(&self, path: &str) -> FsResult<Arc<Node>> {
+        let asked = Instant::now();
+        let node = self.look_again(path).await?;
+        let is_doubted = node.state.lock().doubted.is_some_and(|at| at >= asked);
+        match is_doubted {
+            true => self.look_again(path).await,
+            false => Ok(node),
+        }
     }
 
     /// Takes up what the store tells of changes; returns what the kernel should ask for again.

@@ -1,4 +1,4 @@
-//! What tests of other modules need of a file system.
+//! A file system for tests of other modules.
 
 #![allow(clippy::unwrap_used)]
 

@@ -82,6 +82,9 @@ pub(crate) struct State {
     pub(crate) changed_here: Option<Instant>,
     /// Time at which the store was asked for what is known: answers may come in another order.
     pub(crate) asked: Option<Instant>,
+    /// Time at which the store told of another version: answers to earlier questions are not valid for
+    /// longer.
+    pub(crate) doubted: Option<Instant>,
     pub(crate) opens: u32,
     pub(crate) writers: u32,
     pub(crate) is_unlinked: bool,
@@ -126,6 +129,7 @@ impl State {
             fresh_until: Instant::now(),
             changed_here: None,
             asked: None,
+            doubted: None,
             opens: 0,
             writers: 0,
             is_unlinked: false,

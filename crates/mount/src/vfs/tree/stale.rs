@@ -1,4 +1,4 @@
-//! What the inode table forgets: nodes that only listings added, and what is out of date because
+//! Forgetting in the inode table: nodes that only listings added, and what is out of date because
 //! another host has changed an object.
 
 use super::{LISTING_LAG, Node, SWEEP_NODES, Slot, Tree, parent_of};
@@ -6,7 +6,7 @@ use crate::attributes::Kind;
 use crate::store::Changed;
 use crate::time::Instant;
 
-/// What the kernel should ask for again.
+/// An item that the kernel should ask for again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
     /// The attributes of a node.
@@ -15,7 +15,7 @@ pub(crate) enum Stale {
     Name { parent: u64, name: String },
 }
 
-/// Ends the validity of a node's state; answers that are under way do not renew it. False if the state
+/// Ends the validity of a node's state, and of answers that are under way. False if the state
 /// is newer than the store's.
 fn doubt(node: &Node, now: Instant) -> bool {
     let mut state = node.state.lock();
@@ -23,7 +23,7 @@ fn doubt(node: &Node, now: Instant) -> bool {
         return false;
     }
     state.fresh_until = now;
-    state.asked = Some(now);
+    state.doubted = Some(now);
     true
 }
 
@@ -83,7 +83,7 @@ impl Tree {
                 stale.push(Stale::Node(node.ino));
                 stale.extend(self.name(path).filter(|_| !is_there));
             }
-            // What is not on the store yet is newer.
+            // Newer than the store's.
             Some(_) => {}
         }
         if !is_there {

@@ -103,22 +103,54 @@ async fn any_other_cursor_is_answered_by_the_end() {
     assert_eq!(node.feed("a/none", &good, "&wait=50").await.status, 404);
 }
 
+/// A node whose process alone writes its databases: nobody looks at them from time to time.
+fn node_alone(dir: &TempDir) -> Node {
+    let mut config = IndexConfig::new(dir.path());
+    config.exclusive = true;
+    let pool = IndexPool::new(config);
+    let backends = Backends::new(Duration::from_millis(100));
+    Node {
+        dir: tempfile::tempdir().unwrap(),
+        server: server(&pool, &backends, None),
+        backends,
+        pool,
+    }
+}
+
+fn device() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sda")).unwrap();
+    dir
+}
+
 #[tokio::test]
 async fn a_wait_ends_with_a_row_a_deletion_or_its_time() {
-    let node = node();
+    let dir = device();
+    let node = node_alone(&dir);
     node.container("a/c").await;
-    let start = node.start("a/c").await;
-    let (got, ()) = tokio::join!(node.feed("a/c", &start, "&wait=60"), async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        node.put_object("a/c/o", "0000000002.00000", 1).await;
-    });
-    assert_eq!(got.names(), ["o"]);
+    let mut cursor = node.start("a/c").await;
+    // The later ones go to the row log.
+    for name in ["o", "p", "q"] {
+        let path = format!("a/c/{name}");
+        let waits = node.feed("a/c", &cursor, "&wait=60");
+        let waits = tokio::time::timeout(Duration::from_secs(30), waits);
+        let (got, ()) = tokio::join!(waits, async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            node.put_object(&path, "0000000002.00000", 1).await;
+        });
+        let got = got.expect("it is woken");
+        assert_eq!(got.names(), [name]);
+        got.header(CURSOR).clone_into(&mut cursor);
+    }
+    let got = node.feed("a/c", &cursor, "").await;
     let cursor = got.header(CURSOR).to_owned();
     let before = std::time::Instant::now();
     let got = node.feed("a/c", &cursor, "&wait=0.2").await;
     assert_eq!((got.status, &*got.body), (200, "[]"));
     assert!(before.elapsed() >= Duration::from_millis(200));
-    node.call("DELETE", "a/c/o", &[T3]).await;
+    for path in ["a/c/o", "a/c/p", "a/c/q"] {
+        node.call("DELETE", path, &[T3]).await;
+    }
     let cursor = node.feed("a/c", &cursor, "").await;
     let (got, ()) = tokio::join!(node.feed("a/c", cursor.header(CURSOR), "&wait=60"), async {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -203,20 +235,11 @@ async fn there_is_room_for_so_many_and_no_more() {
 
 #[tokio::test]
 async fn a_process_that_writes_alone_has_cursors_of_its_own() {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("sda")).unwrap();
-    let backends = Backends::new(Duration::from_millis(100));
+    let dir = device();
     let mut cursors = Vec::new();
     for round in 0..2 {
-        let mut config = IndexConfig::new(dir.path());
-        config.exclusive = true;
-        let pool = IndexPool::new(config);
-        let node = Node {
-            dir: tempfile::tempdir().unwrap(),
-            server: server(&pool, &backends, None),
-            backends: backends.clone(),
-            pool: pool.clone(),
-        };
+        let node = node_alone(&dir);
+        let pool = node.pool.clone();
         if round == 0 {
             node.container("a/c").await;
         }
