@@ -176,14 +176,15 @@ async fn another_process_is_found_too_and_by_all() {
         backends: node.backends.clone(),
         pool: node.pool.clone(),
     };
-    let (one, other, ()) = tokio::join!(
-        node.feed("a/c", &start, "&wait=60"),
-        node.feed("a/c", &start, "&wait=60"),
-        async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            elsewhere.put_object("a/c/o", "0000000002.00000", 1).await;
-        }
-    );
+    let waits = || {
+        let waits = node.feed("a/c", &start, "&wait=60");
+        tokio::time::timeout(Duration::from_secs(30), waits)
+    };
+    let (one, other, ()) = tokio::join!(waits(), waits(), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        elsewhere.put_object("a/c/o", "0000000002.00000", 1).await;
+    });
+    let (one, other) = (one.expect("it looks"), other.expect("it is told"));
     assert_eq!(
         (one.names(), other.names()),
         (vec!["o".into()], vec!["o".into()])
