@@ -444,8 +444,10 @@ impl Proxy {
             incoming.target.account(),
             incoming.target.container().unwrap_or_default(),
         );
-        if number == 0 {
-            self.remember_container(account, container, 200, &info);
+        match number {
+            0 => _ = self.remember_container(account, container, 200, &info),
+            // A shard knows nothing of the container's ACLs, which are asked for again.
+            _ => self.containers.remove(&format!("{account}/{container}")),
         }
         Ok(())
     }

@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_formats::ini::Section;
-use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond};
+use cairn_http::{
+    Authorize, AuthorizeFuture, Body, Clock, Context, Granted, Request, Response, Service,
+    ServiceFuture, SwiftInfo, respond,
+};
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
@@ -204,7 +207,11 @@ impl Cluster {
     }
 
     async fn get(&self, query: &str) -> Got {
-        let request = http::Request::get(format!("/v1/AUTH_a/c{query}"));
+        self.get_as(query, Context::default()).await
+    }
+
+    async fn get_as(&self, query: &str, context: Context) -> Got {
+        let request = http::Request::get(format!("/v1/AUTH_a/c{query}")).extension(context);
         let response = self.proxy.call(request.body(Body::empty()).unwrap()).await;
         let (parts, body) = response.into_parts();
         let text = body.collect(1 << 20).await.unwrap();
@@ -334,6 +341,55 @@ async fn waits_are_bounded_and_left_by_those_who_leave() {
     }
     cluster.change(|world| world.is_missing = true);
     assert_eq!(cluster.changes(&start.cursor, "20").await.status, 404);
+}
+
+/// Lets in who is in the ACL, which is one user.
+struct InAcl;
+
+impl Authorize for InAcl {
+    fn authorize<'a>(
+        &'a self,
+        _: &'a http::request::Parts,
+        acl: Option<&'a str>,
+    ) -> AuthorizeFuture<'a> {
+        let answer = match acl {
+            Some("me") => Ok(Granted { owner: false }),
+            _ => Err(respond::standard(StatusCode::FORBIDDEN)),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_list_is_told_nothing_also_after_a_wait() {
+    let cluster = Cluster::new(&[]);
+    let me = || Context {
+        authorizer: Some(Arc::new(InAcl)),
+        ..Context::default()
+    };
+    assert_eq!(cluster.get_as("?changes=", me()).await.status, 403);
+    cluster.change(|world| world.is_missing = true);
+    assert_eq!(cluster.get_as("?changes=", me()).await.status, 403);
+    cluster.change(|world| {
+        world.is_missing = false;
+        world.read_acl = "me";
+    });
+    let start = cluster.get_as("?changes=", me()).await;
+    assert_eq!(start.status, 200);
+    let query = format!("?changes={}&wait=50", start.cursor);
+    let (got, ()) = tokio::join!(cluster.get_as(&query, me()), async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        cluster.change(|world| {
+            world.read_acl = "";
+            world.rows.push(("c", "secret"));
+        });
+    });
+    assert_eq!(got.status, 403);
+    assert!(
+        got.names.is_empty() && !got.text.contains("secret"),
+        "{got:?}"
+    );
+    assert_eq!(got.cursor, "");
 }
 
 #[test]
