@@ -280,6 +280,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn changes_of_a_container_are_json_whatever_is_accepted() {
+        for (path, expected) in [
+            ("/v1/a/c?changes=", "application/json; charset=utf-8"),
+            (
+                "/v1/a/c?changes=&format=xml",
+                "application/json; charset=utf-8",
+            ),
+            ("/v1/a?changes=", "text/plain; charset=utf-8"),
+        ] {
+            let (filter, _) = app(CONTAINER);
+            let asked = request("GET", path, &[("accept", "text/plain")]);
+            let response = filter.call(asked).await;
+            let is = header(&response, "content-type");
+            assert_eq!(is.as_deref(), Some(expected), "{path}");
+        }
+    }
+
+    #[tokio::test]
     async fn accounts_in_every_format() {
         for (query, accept, content_type, body, vary) in [
             (
