@@ -130,6 +130,9 @@ pub(crate) struct Options {
     /// The folder of S3QL's programs, for `mount`, where they are not on the path
     #[arg(long)]
     s3ql: Option<PathBuf>,
+    /// For `mount`: the checkpoint alone, of this many ranks
+    #[arg(long, value_name = "RANKS")]
+    checkpoint: Option<usize>,
     /// File system or medium of the stores' devices
     #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
     file_system: FileSystem,
@@ -192,7 +195,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Name::Tls => tls::measure(options).map(drop),
         Name::Protection => protection::run(options),
         Name::Repair => repair::run(options),
-        Name::Mount => crate::mount::bench::run(options.rounds, options.s3ql.as_deref()),
+        Name::Mount => match options.checkpoint {
+            Some(ranks) => crate::mount::bench::run_checkpoint(ranks),
+            None => crate::mount::bench::run(options.rounds, options.s3ql.as_deref()),
+        },
         Name::All | Name::Small | Name::Large => beside_swift(options),
     }
 }

@@ -103,18 +103,22 @@ const CREATE: [&str; 2] = ["create 4 KB, 1 at once", "create 4 KB, 16 at once"];
 const CREATORS: [usize; 2] = [1, 16];
 const FILE_BYTES: u64 = 1 << 30;
 const NAMES: usize = 10_000;
+/// Ranks of the checkpoint.
+const RANKS: usize = 1000;
+/// Bytes of disk for a byte of the checkpoint: three replicas of what is written, of indexes that merges
+/// replace, which stay until no reader can need them, and of the flattened file.
+const ROOM: u64 = 14;
 const CREATE_TIME: Duration = Duration::from_secs(4);
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Runs the benchmark. `s3ql`: the folder of its programs, if they are not on the path.
-pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
+/// A store with nothing in it, for mounts.
+fn start_store(dir: &Path) -> Result<(Cairn, Setup)> {
     ensure!(
         rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
         "a mount needs root and /dev/fuse"
     );
-    let scratch = workspace::scratch("bench-mount")?;
     let binary = fs::canonicalize(workspace::build_cairn()?)?;
-    let dir = fs::canonicalize(scratch.path())?;
+    let dir = fs::canonicalize(dir)?;
     let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
     store.start(Spread::OneProcess)?;
     let setup = Setup {
@@ -124,6 +128,25 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
         name_bytes: super::NAME_BYTES,
         traits: Traits::CAIRN,
     };
+    Ok((store, setup))
+}
+
+/// Runs the checkpoint alone.
+pub(crate) fn run_checkpoint(ranks: usize) -> Result<()> {
+    let scratch = workspace::scratch("bench-mount")?;
+    let (mut store, setup) = start_store(scratch.path())?;
+    let mut account = store.account()?;
+    account.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
+    let words = checkpoint(&mut Table::default(), &setup, &mut account, ranks)?;
+    store.stop()?;
+    println!("{words}");
+    Ok(())
+}
+
+/// Runs the benchmark. `s3ql`: the folder of its programs, if they are not on the path.
+pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
+    let scratch = workspace::scratch("bench-mount")?;
+    let (mut store, setup) = start_store(scratch.path())?;
     let mut account = store.account()?;
     let rivals = rivals::all(&setup, &mut account, s3ql)?;
     account.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
@@ -135,7 +158,8 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
         creates(&mut table, &setup, &account)?;
     }
     listings(&mut table, &setup, &account, &rivals, rounds)?;
-    let words = checkpoint(&mut table, &setup, &mut account)?;
+    let words = checkpoint(&mut table, &setup, &mut account, RANKS);
+    let words = words.unwrap_or_else(|error| format!("the checkpoint failed: {error:#}"));
     store.stop()?;
     println!();
     for cell in &table.0 {
@@ -414,14 +438,27 @@ fn listings(
     Ok(())
 }
 
-/// Measures the checkpoint of a thousand ranks, once.
-fn checkpoint(table: &mut Table, setup: &Setup, account: &mut Account) -> Result<String> {
+/// Measures a checkpoint, once.
+fn checkpoint(
+    table: &mut Table,
+    setup: &Setup,
+    account: &mut Account,
+    ranks: usize,
+) -> Result<String> {
     let shape = Shape {
-        ranks: 1000,
+        ranks,
         records: 100,
         record_bytes: 47_008,
         hosts: 4,
     };
+    let free = rustix::fs::statvfs(&setup.dir)?;
+    let (free, needed) = (free.f_bavail * free.f_frsize, ROOM * shape.bytes());
+    ensure!(
+        free >= needed,
+        "a checkpoint of {ranks} ranks takes up to {} GB of disk for a while, and {} are free",
+        needed / 1_000_000_000,
+        free / 1_000_000_000
+    );
     let times = checkpoint::run(setup, account, shape)?;
     for (what, time) in [
         ("checkpoint, written", times.written),

@@ -22,7 +22,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.ranks * self.records * self.record_bytes) as u64
     }
 }
