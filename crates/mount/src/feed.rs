@@ -15,8 +15,10 @@ use crate::vfs::{Stale, Vfs};
 
 /// Maximum time of one wait, of those that the store allows.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Pause after changes: those of the meantime come together.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Pause after changes: those of the meantime come together. Each question has the container server merge
+/// rows that would wait for more, also of the mount itself: with 10 ms a mount makes a fifth fewer files
+/// in a second, sixteen at once, with 60 ms a tenth.
+const PAUSE: Duration = Duration::from_millis(90);
 /// Pause after a reset, and after an answer without changes that came too early.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 /// Pauses after failures: the first, and the longest.
