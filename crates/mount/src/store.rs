@@ -22,8 +22,7 @@ pub(crate) use swift::{SwiftStore, options};
 /// Name prefix of the mount's own objects in a container.
 pub(crate) const SEGMENTS: &str = ".segments";
 
-/// ETag of an empty object. Hard links have it, too, in stores that do not tell them apart
-/// ([`Store::tells_links`]).
+/// ETag of an empty object. Hard links have it, too, in stores whose conditions do not tell them apart.
 pub(crate) const EMPTY_ETAG: &str = "d41d8cd98f00b204e9800998ecf8427e";
 
 /// Length of the ids of files.
@@ -266,9 +265,6 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     /// Can a name lead to another object?
     fn has_links(&self) -> bool;
-
-    /// Do conditions of writes tell a link from an empty object? If not, both have [`EMPTY_ETAG`].
-    fn tells_links(&self) -> bool;
 
     /// Is a path within the store's limits of names?
     fn fits(&self, path: &str) -> bool;

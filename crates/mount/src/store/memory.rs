@@ -373,10 +373,6 @@ impl Store for MemoryStore {
         true
     }
 
-    fn tells_links(&self) -> bool {
-        self.tells_links_apart.load(Ordering::Relaxed)
-    }
-
     async fn head_link(&self, name: &str) -> Result<Stat> {
         self.called("HEAD", name).await?;
         let objects = self.objects.lock();

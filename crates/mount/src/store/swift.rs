@@ -101,6 +101,11 @@ impl SwiftStore {
         }
     }
 
+    /// Do conditions of writes tell a link from an empty object?
+    fn tells_links(&self) -> bool {
+        self.tells_links && self.decides()
+    }
+
     /// The account's URL.
     pub(crate) fn account(&self) -> String {
         self.swift.account().to_string()
@@ -341,10 +346,6 @@ impl Store for SwiftStore {
 
     fn has_links(&self) -> bool {
         self.has_links
-    }
-
-    fn tells_links(&self) -> bool {
-        self.tells_links && self.decides()
     }
 
     async fn head_link(&self, name: &str) -> Result<Stat> {

@@ -121,7 +121,7 @@ impl<S: Store> Vfs<S> {
         if plant::takes_along() {
             return self.remove_any(path).await;
         }
-        if !self.store.decides() || etag == EMPTY_ETAG && !self.store.tells_links() {
+        if !self.store.decides() || etag == EMPTY_ETAG {
             match self.compare(path, etag).await? {
                 Removed::Known => {}
                 other => return Ok(other),
@@ -149,11 +149,10 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Has another host made a name a hard link, which the condition of a write does not tell? It does
-    /// where links and empty objects have different ETags: then this looks at nothing.
+    /// Has another host made a name a hard link? In some stores links have the ETag of an empty object, so
+    /// that the condition of a write does not tell.
     pub(super) async fn is_link_now(&self, path: &str, etag: Option<&str>) -> FsResult<bool> {
-        let may_be = etag == Some(EMPTY_ETAG) && self.store.has_links() && !is_home(path);
-        if !may_be || self.store.tells_links() {
+        if etag != Some(EMPTY_ETAG) || !self.store.has_links() || is_home(path) {
             return Ok(false);
         }
         match self.store.head_newest(path).await {

@@ -194,10 +194,6 @@ impl Store for Link {
         self.head(name).await
     }
 
-    fn tells_links(&self) -> bool {
-        self.store().tells_links()
-    }
-
     fn has_links(&self) -> bool {
         true
     }
