@@ -2,17 +2,16 @@
 //! respond.
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
+mod common;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_formats::ini::Section;
-use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond};
-use cairn_peer::{Backends, Rings};
-use cairn_proxy::{Proxy, ProxySettings};
-use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
-use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
+use cairn_peer::Backends;
+use cairn_proxy::Proxy;
+
 use http::{HeaderMap, StatusCode};
 
 /// Number of primaries of every object; other devices are handoffs.
@@ -138,27 +137,6 @@ struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// Devices of a single partition: the first ones are primaries of everything.
-fn ring() -> Ring {
-    let device = |id: u16| {
-        Some(Arc::new(Device::at(
-            u32::from(id),
-            ([127, 0, 0, 1], 10_000 + id).into(),
-        )))
-    };
-    let rows = (0..PRIMARIES).map(|replica| Row::new(&[u32::from(replica); 2], 2));
-    Ring::from_data(RingData {
-        devs: (0..DEVICES).map(device).collect(),
-        part_power: 1,
-        next_part_power: None,
-        version: None,
-        dev_id_bytes: 2,
-        rows: rows.collect(),
-        format_version: FormatVersion::V1,
-    })
-    .unwrap()
-}
-
 impl Cluster {
     fn new(words: [PromiseReply; 3]) -> Self {
         Cluster::with(words, &[])
@@ -166,19 +144,7 @@ impl Cluster {
 
     fn with(words: [PromiseReply; 3], options: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["account", "container", "object"] {
-            let path = dir.path().join(format!("{name}.ring.gz"));
-            ring().save(path, FormatVersion::V1).unwrap();
-        }
-        let policies = PolicySet::new(vec![StoragePolicy {
-            index: PolicyIndex(0),
-            name: "zero".to_owned(),
-            aliases: Vec::new(),
-            is_default: true,
-            deprecated: false,
-            kind: PolicyKind::Replication,
-        }]);
-        let policies = Arc::new(policies.unwrap());
+        common::save_rings(dir.path(), &common::ring(DEVICES, PRIMARIES));
         let backends = Backends::new(Duration::from_millis(200));
         let heard: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let words = words.into_iter().chain([PromiseReply::Given; 2]);
@@ -186,7 +152,7 @@ impl Cluster {
             .map(|word| Arc::new(Mutex::new((word, WriteReply::Done))))
             .collect();
         for (device, mood) in (0..DEVICES).zip(&moods) {
-            let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + device).parse().unwrap();
+            let address = common::address(device);
             let (mood, heard) = (mood.clone(), heard.clone());
             let fake = Fake {
                 device,
@@ -197,18 +163,9 @@ impl Cluster {
         }
         let common = [("node_timeout", "0.3"), ("post_quorum_timeout", "0.1")];
         let options: Vec<_> = common.iter().chain(options).copied().collect();
-        let settings = ProxySettings {
-            policy_sections: Default::default(),
-            section: Section::from_pairs("app:proxy-server", &options),
-            constraints: Arc::new(Constraints::default()),
-            policies: policies.clone(),
-            hash_path: HashPath::new("", "test"),
-            rings: Rings::open(dir.path(), &policies).unwrap(),
-            swift_info: Arc::new(SwiftInfo::default()),
-            clock: Clock::system(),
-        };
+        let proxy = common::proxy(dir.path(), common::one_policy(), &options, backends);
         Cluster {
-            proxy: Proxy::new(settings, backends).unwrap(),
+            proxy,
             moods,
             heard,
             _dir: dir,

@@ -4,6 +4,8 @@
 //! skipped.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,15 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_formats::ini::Section;
 use cairn_formats::range::Multipart;
 use cairn_http::service::handler_fn;
-use cairn_http::{Body, BodyError, Clock, Request, Response, Service, SwiftInfo, respond};
-use cairn_peer::{Backends, Rings};
-use cairn_proxy::{Proxy, ProxySettings};
+use cairn_http::{Body, BodyError, Request, Response, Service, respond};
+use cairn_peer::Backends;
+use cairn_proxy::Proxy;
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{
-    Constraints, EcType, ErasureScheme, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy,
+    EcType, ErasureScheme, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy,
 };
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, StatusCode};
@@ -132,19 +133,9 @@ impl Cluster {
             response
         });
         backends.register_local(SocketAddr::from(([127, 0, 0, 1], INDEX_PORT)), index);
-        let policies = Arc::new(policies());
-        let settings = ProxySettings {
-            section: Section::from_pairs("app:proxy-server", &[("node_timeout", "5")]),
-            policy_sections: Default::default(),
-            constraints: Arc::new(Constraints::default()),
-            policies: policies.clone(),
-            hash_path: HashPath::new("", "test"),
-            rings: Rings::open(dir.path(), &policies).unwrap(),
-            swift_info: Arc::new(SwiftInfo::default()),
-            clock: Clock::system(),
-        };
+        let proxy = common::proxy(dir.path(), policies(), &[("node_timeout", "5")], backends);
         Some(Cluster {
-            proxy: Proxy::new(settings, backends).unwrap(),
+            proxy,
             policy,
             dir,
             _swift: swift,

@@ -1,19 +1,19 @@
 //! The change feed over container servers that know it, do not know it, or do not respond.
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
+mod common;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_formats::ini::Section;
 use cairn_http::{
-    Authorize, AuthorizeFuture, Body, Clock, Context, Granted, Request, Response, Service,
-    ServiceFuture, SwiftInfo, respond,
+    Authorize, AuthorizeFuture, Body, Context, Granted, Request, Response, Service, ServiceFuture,
+    respond,
 };
-use cairn_peer::{Backends, Rings};
-use cairn_proxy::{Proxy, ProxySettings};
-use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
-use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+use cairn_peer::Backends;
+use cairn_proxy::Proxy;
+use cairn_types::Constraints;
 use http::StatusCode;
 use tokio::sync::watch;
 
@@ -125,24 +125,6 @@ struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-fn ring() -> Ring {
-    let device = |id: u16| {
-        let address = ([127, 0, 0, 1], 10_000 + id).into();
-        Some(Arc::new(Device::at(u32::from(id), address)))
-    };
-    let rows = (0..REPLICAS).map(|replica| Row::new(&[u32::from(replica); 2], 2));
-    Ring::from_data(RingData {
-        devs: (0..REPLICAS).map(device).collect(),
-        part_power: 1,
-        next_part_power: None,
-        version: None,
-        dev_id_bytes: 2,
-        rows: rows.collect(),
-        format_version: FormatVersion::V1,
-    })
-    .unwrap()
-}
-
 #[derive(Debug)]
 struct Got {
     status: u16,
@@ -155,23 +137,11 @@ struct Got {
 impl Cluster {
     fn new(options: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["account", "container", "object"] {
-            let path = dir.path().join(format!("{name}.ring.gz"));
-            ring().save(path, FormatVersion::V1).unwrap();
-        }
-        let policies = PolicySet::new(vec![StoragePolicy {
-            index: PolicyIndex(0),
-            name: "zero".to_owned(),
-            aliases: Vec::new(),
-            is_default: true,
-            deprecated: false,
-            kind: PolicyKind::Replication,
-        }]);
-        let policies = Arc::new(policies.unwrap());
+        common::save_rings(dir.path(), &common::ring(REPLICAS, REPLICAS));
         let backends = Backends::new(Duration::from_millis(200));
         let (world, heard) = (watch::Sender::new(World::default()), Arc::default());
         for device in 0..REPLICAS {
-            let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + device).parse().unwrap();
+            let address = common::address(device);
             let fake = Fake {
                 device,
                 world: world.clone(),
@@ -184,18 +154,9 @@ impl Cluster {
             .chain(options)
             .copied()
             .collect();
-        let settings = ProxySettings {
-            policy_sections: Default::default(),
-            section: Section::from_pairs("app:proxy-server", &options),
-            constraints: Arc::new(Constraints::default()),
-            policies: policies.clone(),
-            hash_path: HashPath::new("", "test"),
-            rings: Rings::open(dir.path(), &policies).unwrap(),
-            swift_info: Arc::new(SwiftInfo::default()),
-            clock: Clock::system(),
-        };
+        let proxy = common::proxy(dir.path(), common::one_policy(), &options, backends);
         Cluster {
-            proxy: Proxy::new(settings, backends).unwrap(),
+            proxy,
             world,
             heard,
             _dir: dir,

@@ -7,14 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_formats::ini::Section;
-use cairn_http::{
-    Body, BodyError, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
-};
-use cairn_peer::{Backends, Rings};
-use cairn_proxy::{Proxy, ProxySettings};
+use cairn_http::{Body, BodyError, Request, Response, Service, ServiceFuture, respond};
+use cairn_peer::Backends;
+use cairn_proxy::Proxy;
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
-use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+use cairn_types::{HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use http::StatusCode;
 
 pub(crate) const DEVICES: u16 = 5;
@@ -270,7 +267,6 @@ impl Cluster {
             let ring = ring_with(moved);
             ring.save(path, FormatVersion::V1).unwrap();
         }
-        let policies = Arc::new(policies());
         let backends = Backends::new(Duration::from_millis(200));
         let (moods, seen) = (Arc::default(), Arc::default());
         let (policy, asked_for_info) = (Arc::default(), Arc::default());
@@ -295,17 +291,7 @@ impl Cluster {
             ("read_affinity", "r1=1"),
         ];
         pairs.extend_from_slice(options);
-        let settings = ProxySettings {
-            policy_sections: Default::default(),
-            section: Section::from_pairs("app:proxy-server", &pairs),
-            constraints: Arc::new(Constraints::default()),
-            policies: policies.clone(),
-            hash_path: HashPath::new("", "test"),
-            rings: Rings::open(dir.path(), &policies).unwrap(),
-            swift_info: Arc::new(SwiftInfo::default()),
-            clock: Clock::system(),
-        };
-        let proxy = Proxy::new(settings, backends).unwrap();
+        let proxy = crate::common::proxy(dir.path(), policies(), &pairs, backends);
         Cluster {
             proxy,
             moods,

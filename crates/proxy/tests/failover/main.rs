@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
