@@ -1,12 +1,14 @@
 //! Renames: of a file by copying its manifest (or object) within the store and deleting the old
 //! one, of a directory by doing so for all objects below it.
 
-use std::collections::BTreeMap;
+mod below;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt};
 
+use self::below::Known;
 use super::Vfs;
 use super::removals::{Leaving, Removed};
 use super::tree::{Node, below, parent_of};
@@ -14,32 +16,14 @@ use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::intents::BrokenIntent;
-use crate::links::HardLink;
 use crate::segments::Mark;
-use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
+use crate::store::{Expect, Form, Stat, Store, Why, insist};
 use crate::time::{Instant, Time};
 
 /// Concurrent copies and deletions in a directory's rename.
 const CONCURRENT_RENAMES_MAX: usize = 8;
 /// Maximum versions of a file that a rename copies while other mounts write it.
 const COPIES_MAX: u32 = 20;
-
-/// The version of an object below a directory, as a listing shows it or this mount has made it.
-#[derive(Clone, Debug, Default)]
-struct Known {
-    bytes: u64,
-    etag: String,
-    /// It is one of several names of a file of this kind.
-    link: Option<(HardLink, Kind)>,
-}
-
-impl Known {
-    fn new(bytes: u64, etag: String, content_type: &str) -> Known {
-        let link = HardLink::of_content_type(content_type);
-        let link = link.map(|link| (link, Kind::of_content_type(content_type)));
-        Known { bytes, etag, link }
-    }
-}
 
 pub(super) fn both_stay(name: &str, new: &str) {
     tracing::warn!(
@@ -254,24 +238,25 @@ impl<S: Store> Vfs<S> {
         }
         let moves = found.keys().map(|name| (name.clone(), moved(name)));
         let moves: Vec<(String, String)> = moves.collect();
-        let known = &found;
+        let (known, marks) = (&found, &shared);
         let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
-            let copied = match known.get(&name).and_then(|known| known.link.as_ref()) {
-                Some((link, kind)) => self.copy_link(&new, link, *kind).await,
-                None => self
-                    .store
-                    .copy(&name, &new, None)
-                    .await
-                    .map_err(FsError::from),
+            let known = known.get(&name).cloned().unwrap_or_default();
+            let marks = marks.get(&name).map(Vec::as_slice).unwrap_or_default();
+            let copied = match &known.link {
+                Some((link, kind)) => self.copy_link(&new, link, *kind).await.map(|()| Vec::new()),
+                None => self.copy_known(&name, &new, &known, marks).await,
             };
             match copied {
                 // The listing was out of date.
-                Err(FsError::Store(error)) if error.why == Why::NotFound => Ok(()),
-                copied => copied,
+                Err(FsError::Store(error)) if error.why == Why::NotFound => Ok((name, Vec::new())),
+                copied => copied.map(|marks| (name, marks)),
             }
         });
         let copies = copies.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        copies.try_collect::<()>().await?;
+        let copied: Vec<(String, Vec<Mark>)> = copies.try_collect().await?;
+        for (name, marks) in copied {
+            shared.entry(name).or_default().extend(marks);
+        }
         if let Some(target) = &target {
             self.unlinked(to, target);
             // The copies are there now, also if the old names cannot be removed.
@@ -316,6 +301,68 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
+    /// Copies an object as it was listed. A small one has no segments: if another mount has written it
+    /// since, it may have some, which are marked before the copy. Returns their marks, beside `marks`.
+    async fn copy_known(
+        &self,
+        name: &str,
+        new: &str,
+        known: &Known,
+        marks: &[Mark],
+    ) -> FsResult<Vec<Mark>> {
+        let is_small = known.bytes <= self.options.limits.whole_bytes;
+        match self
+            .store
+            .copy(name, new, is_small.then_some(&*known.etag))
+            .await
+        {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) if error.why == Why::Changed && is_small => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut shared = Vec::new();
+        for _ in 0..COPIES_MAX {
+            let stat = self.store.head_newest(name).await?;
+            // A hard link moves when the old name is removed.
+            if stat.home.is_some()
+                || self
+                    .copy_marked(name, new, &stat, marks, &mut shared)
+                    .await?
+            {
+                return Ok(shared);
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    /// Copies a version whose segments are marked before, beside `marks`; the new marks are added to
+    /// `shared`. False if another version is there.
+    async fn copy_marked(
+        &self,
+        name: &str,
+        new: &str,
+        stat: &Stat,
+        marks: &[Mark],
+        shared: &mut Vec<Mark>,
+    ) -> FsResult<bool> {
+        let is_other = |why| matches!(why, Why::Changed | Why::NotFound);
+        let layout = self.layout(name, &stat.etag, stat.form, stat.bytes);
+        let segments = match layout.await {
+            Ok(layout) => layout.segments(),
+            Err(error) if is_other(error.why) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let held: Vec<&Mark> = marks.iter().chain(&*shared).collect();
+        let mut new_marks = self.committer.share(&segments, &held).await?;
+        shared.append(&mut new_marks);
+        let expected = (stat.form == Form::Plain).then_some(&*stat.etag);
+        match self.store.copy(name, new, expected).await {
+            Ok(()) => Ok(true),
+            Err(error) if is_other(error.why) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Deletes an object that was copied to its new name. A version that another mount has written
     /// meanwhile is copied first, unless the new name has been written, too: then both stay.
     async fn delete_moved(
@@ -340,12 +387,6 @@ impl<S: Store> Vfs<S> {
                 self.move_new_link(name, new).await?;
                 return Ok(Removed::Known);
             }
-            let layout = self.layout(name, &stat.etag, stat.form, stat.bytes);
-            let segments = match layout.await {
-                Ok(layout) => layout.segments(),
-                Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => continue,
-                Err(error) => return Err(error.into()),
-            };
             match self.store.head_newest(new).await {
                 Ok(there)
                     if !copied.contains(&there.etag)
@@ -358,14 +399,13 @@ impl<S: Store> Vfs<S> {
                 Err(error) if error.why == Why::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
-            let held: Vec<&Mark> = marks.iter().chain(&shared).collect();
-            let mut new_marks = self.committer.share(&segments, &held).await?;
-            shared.append(&mut new_marks);
-            match self.store.copy(name, new, None).await {
-                Ok(()) => copied.push(stat.etag.clone()),
-                Err(error) if error.why == Why::NotFound => return Ok(Removed::Gone),
-                Err(error) => return Err(error.into()),
+            if !self
+                .copy_marked(name, new, &stat, marks, &mut shared)
+                .await?
+            {
+                continue;
             }
+            copied.push(stat.etag.clone());
             match self.remove_version(name, &stat.etag).await? {
                 Removed::Known => {
                     self.committer.unshare(shared).await;
@@ -405,6 +445,7 @@ impl<S: Store> Vfs<S> {
         let mut shared = self.share_below(&found).await?;
         let own = (intent.from.clone(), Known::default());
         let moves = found.into_iter().chain([own]);
+        let marks = &shared;
         let moves = futures_util::stream::iter(moves).map(|(name, known)| async move {
             let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
             let moved = match &known.link {
@@ -412,7 +453,10 @@ impl<S: Store> Vfs<S> {
                     let moved = self.move_link_again(&name, &new, link, intent.begun);
                     moved.await.map(|()| Removed::Known)
                 }
-                None => self.move_again(&name, &new, intent.begun).await,
+                None => {
+                    let marks = marks.get(&name).map(Vec::as_slice).unwrap_or_default();
+                    self.move_again(&name, &new, intent.begun, marks).await
+                }
             };
             moved.map(|removed| (removed == Removed::Gone).then_some(name))
         });
@@ -432,7 +476,14 @@ impl<S: Store> Vfs<S> {
 
     /// Moves an object of an interrupted rename, which may have been copied already. An object
     /// written under the new name since then stays, and so does the old one.
-    async fn move_again(&self, name: &str, new: &str, begun: Time) -> FsResult<Removed> {
+    async fn move_again(
+        &self,
+        name: &str,
+        new: &str,
+        begun: Time,
+        marks: &[Mark],
+    ) -> FsResult<Removed> {
+        let mut shared = Vec::new();
         for _ in 0..COPIES_MAX {
             let stat = match self.store.head_newest(name).await {
                 Ok(stat) => stat,
@@ -443,27 +494,35 @@ impl<S: Store> Vfs<S> {
                 self.move_new_link(name, new).await?;
                 return Ok(Removed::Known);
             }
-            match self.store.head_newest(new).await {
-                Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
-                    match self.list_again(new, &there).await? {
-                        true => {}
-                        // Another mount was at it.
-                        false => continue,
-                    }
+            let there = match self.store.head_newest(new).await {
+                Ok(there) => Some(there),
+                Err(error) if error.why == Why::NotFound => None,
+                Err(error) => return Err(error.into()),
+            };
+            let is_copied = match there {
+                Some(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
+                    self.list_again(new, &there).await?
                 }
-                Ok(there) if there.changed > begun => {
+                Some(there) if there.changed > begun => {
                     both_stay(name, new);
                     return Ok(Removed::Other);
                 }
-                Ok(_) => self.store.copy(name, new, None).await?,
-                Err(error) if error.why == Why::NotFound => {
-                    self.store.copy(name, new, None).await?;
+                _ => {
+                    self.copy_marked(name, new, &stat, marks, &mut shared)
+                        .await?
                 }
-                Err(error) => return Err(error.into()),
+            };
+            // Otherwise another mount was at it.
+            if !is_copied {
+                continue;
             }
             match self.remove_version(name, &stat.etag).await? {
+                Removed::Known => {
+                    self.committer.unshare(shared).await;
+                    return Ok(Removed::Known);
+                }
+                Removed::Gone => return Ok(Removed::Gone),
                 Removed::Other => {}
-                removed => return Ok(removed),
             }
         }
         Err(FsError::Contended)
@@ -481,96 +540,5 @@ impl<S: Store> Vfs<S> {
             Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => Ok(false),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Marks the segments of all large files in `found` as shared; returns the new marks by names.
-    async fn share_below(
-        &self,
-        found: &BTreeMap<String, Known>,
-    ) -> FsResult<BTreeMap<String, Vec<Mark>>> {
-        let whole_bytes = self.options.limits.whole_bytes;
-        let large = found.iter().filter(|(_, known)| known.bytes > whole_bytes);
-        let large: Vec<String> = large.map(|(name, _)| name.clone()).collect();
-        let marks = futures_util::stream::iter(large).map(|name| async move {
-            for _ in 0..COPIES_MAX {
-                let stat = match self.store.head(&name).await {
-                    Ok(stat) => stat,
-                    // The listing was out of date.
-                    Err(error) if error.why == Why::NotFound => return Ok((name, Vec::new())),
-                    Err(error) => return Err(error.into()),
-                };
-                let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
-                match layout.await {
-                    Ok(layout) => {
-                        let marks = self.committer.share(&layout.segments(), &[]).await?;
-                        return Ok((name, marks));
-                    }
-                    // Another mount has written or removed it meanwhile.
-                    Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Err(FsError::Contended)
-        });
-        let marks = marks.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        marks.try_collect().await
-    }
-
-    async fn unshare_below(&self, marks: BTreeMap<String, Vec<Mark>>) {
-        for marks in marks.into_values() {
-            self.committer.unshare(marks).await;
-        }
-    }
-
-    /// Names and versions of all objects below a directory, including those too recent for the
-    /// listing.
-    async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, Known>> {
-        let prefix = below(directory);
-        let mut found = BTreeMap::new();
-        let mut marker = String::new();
-        loop {
-            let rows = self.store.list(&prefix, &marker, true, 0).await?;
-            let Some(last) = rows.last() else { break };
-            marker = last.name().to_owned();
-            for row in rows {
-                if let Row::Object {
-                    name,
-                    bytes,
-                    etag,
-                    content_type,
-                    ..
-                } = row
-                {
-                    found.insert(name, Known::new(bytes, etag, &content_type));
-                }
-            }
-        }
-        let mut links = Vec::new();
-        {
-            let tree = self.tree.lock();
-            for path in tree.changed_below(directory) {
-                if tree.home(&path).is_some() {
-                    links.push(path);
-                    continue;
-                }
-                let known = tree.at(&path).map(|node| {
-                    let state = node.state.lock();
-                    let etag = state.etag.clone().unwrap_or_default();
-                    Known::new(state.bytes, etag, "")
-                });
-                found.insert(path, known.unwrap_or_default());
-            }
-        }
-        for path in links {
-            match self.store.head_link(&path).await {
-                Ok(stat) => {
-                    let known = Known::new(0, stat.etag, &stat.headers.content_type);
-                    found.insert(path, known);
-                }
-                Err(error) if error.why == Why::NotFound => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(found)
     }
 }

@@ -300,3 +300,35 @@ async fn a_directory_s_rename_takes_along_what_others_make_of_its_files() {
         .await;
     }
 }
+
+/// A mount that is killed between the copies and the deletions of a directory's rename leaves both
+/// names. A small file that another host made large before its copy keeps its bytes under the new name
+/// when the old one is removed.
+#[tokio::test]
+async fn a_file_that_grows_before_a_directory_s_rename_copies_it_is_whole_under_both_names() {
+    let store = MemoryStore::default();
+    let (here, there) = (mount(&store), Arc::new(mount(&store.beside())));
+    let directory = here.mkdir(ROOT, "d", OWNER).await.unwrap();
+    here.put("d/f", SMALL).await.unwrap();
+    there.ino("d/f").await.unwrap();
+    let (writes, mut is_written) = (there.clone(), false);
+    store.fail(move |verb, name| match (verb, name) {
+        ("COPY", "d/f") => {
+            if !std::mem::replace(&mut is_written, true) {
+                let written = writes.put("d/f", FILE).now_or_never();
+                written.expect("it waits for nothing").unwrap();
+            }
+            None
+        }
+        // It is killed here.
+        ("DELETE", name) if name.starts_with("d/") => Some(Why::Refused),
+        _ => None,
+    });
+    here.rename((ROOT, "d"), (ROOT, "e"), false)
+        .await
+        .unwrap_err();
+    assert_eq!(store.whole("e/f").unwrap(), FILE);
+    there.unlink(directory.ino, "f").await.unwrap();
+    there.settle().await;
+    assert_eq!(store.whole("e/f").unwrap(), FILE);
+}
