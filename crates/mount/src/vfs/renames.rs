@@ -3,6 +3,7 @@
 
 mod below;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -238,25 +239,7 @@ impl<S: Store> Vfs<S> {
         }
         let moves = found.keys().map(|name| (name.clone(), moved(name)));
         let moves: Vec<(String, String)> = moves.collect();
-        let (known, marks) = (&found, &shared);
-        let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
-            let known = known.get(&name).cloned().unwrap_or_default();
-            let marks = marks.get(&name).map(Vec::as_slice).unwrap_or_default();
-            let copied = match &known.link {
-                Some((link, kind)) => self.copy_link(&new, link, *kind).await.map(|()| Vec::new()),
-                None => self.copy_known(&name, &new, &known, marks).await,
-            };
-            match copied {
-                // The listing was out of date.
-                Err(FsError::Store(error)) if error.why == Why::NotFound => Ok((name, Vec::new())),
-                copied => copied.map(|marks| (name, marks)),
-            }
-        });
-        let copies = copies.buffer_unordered(CONCURRENT_RENAMES_MAX);
-        let copied: Vec<(String, Vec<Mark>)> = copies.try_collect().await?;
-        for (name, marks) in copied {
-            shared.entry(name).or_default().extend(marks);
-        }
+        self.copy_below(&found, moves, &mut shared).await?;
         if let Some(target) = &target {
             self.unlinked(to, target);
             // The copies are there now, also if the old names cannot be removed.
@@ -297,6 +280,36 @@ impl<S: Store> Vfs<S> {
             let mut state = node.state.lock();
             state.changed_here = Some(Instant::now());
             state.fresh_until = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Copies all objects that were found, to the names in `moves`; the marks that this takes are added
+    /// to `shared`.
+    async fn copy_below(
+        &self,
+        found: &BTreeMap<String, Known>,
+        moves: Vec<(String, String)>,
+        shared: &mut BTreeMap<String, Vec<Mark>>,
+    ) -> FsResult<()> {
+        let before = &*shared;
+        let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
+            let known = found.get(&name).cloned().unwrap_or_default();
+            let marks = before.get(&name).map(Vec::as_slice).unwrap_or_default();
+            let copied = match &known.link {
+                Some((link, kind)) => self.copy_link(&new, link, *kind).await.map(|()| Vec::new()),
+                None => self.copy_known(&name, &new, &known, marks).await,
+            };
+            match copied {
+                // The listing was out of date.
+                Err(FsError::Store(error)) if error.why == Why::NotFound => Ok((name, Vec::new())),
+                copied => copied.map(|marks| (name, marks)),
+            }
+        });
+        let copies = copies.buffer_unordered(CONCURRENT_RENAMES_MAX);
+        let copied: Vec<(String, Vec<Mark>)> = copies.try_collect().await?;
+        for (name, marks) in copied {
+            shared.entry(name).or_default().extend(marks);
         }
         Ok(())
     }
