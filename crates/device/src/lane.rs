@@ -212,6 +212,11 @@ impl<D: Discipline> Lane<D> {
         self.discipline.waiting(&self.inner.lock().queues)
     }
 
+    /// Whether it takes no more.
+    pub fn is_closed(&self) -> bool {
+        self.inner.lock().crew.closed
+    }
+
     /// Workers that work or wait for work.
     pub fn workers(&self) -> usize {
         self.inner.lock().crew.count()

@@ -112,7 +112,7 @@ impl Share {
     }
 
     /// Operations of clients ended, the slowest of which was queued at `queued`.
-    pub(crate) fn client_done(&self, kind: Kind, queued: Instant, now: Instant) {
+    pub fn client_done(&self, kind: Kind, queued: Instant, now: Instant) {
         let mut state = self.lock();
         state.last_client = Some(now);
         let is_beside = state.is_background_active(now);
@@ -157,6 +157,11 @@ impl Share {
             state.share = SHARE_MAX;
         }
         state.share
+    }
+
+    /// [`Share::has_clients`] at this moment.
+    pub fn has_clients_now(&self) -> bool {
+        self.has_clients(Instant::now())
     }
 
     /// Whether clients have used the device lately: then a thread of each lane is kept for them.

@@ -170,6 +170,53 @@ impl<G: OpenDevice + 'static, T: Send + 'static> Run<G, T> {
             let _ = sender.send(result);
         }
     }
+
+    /// Hands it to the thread that carries it on and tells of its end.
+    fn hand(
+        &mut self,
+        handed: Handed<T, G::Error>,
+        opened: &G,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(sender) = self.sender.take() else {
+            return;
+        };
+        let note = opened.failure_reporter();
+        (handed.0)(Completion::new(move |result| {
+            if let Err(error) = &result {
+                note(error);
+            }
+            then();
+            let _ = sender.send(result);
+        }));
+    }
+
+    /// An operation whose first step its caller has taken. `None` where that ended it, or handed it to
+    /// another thread, which calls `then` when it has ended; else the rest, for a lane.
+    pub fn begun(
+        first: Result<Step<G, T>, G::Error>,
+        opened: &G,
+        sender: oneshot::Sender<Result<T, G::Error>>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> Option<Self> {
+        let mut run = Run {
+            next: None,
+            sender: Some(sender),
+        };
+        match first {
+            Ok(Step::Done(value)) => run.end(Ok(value)),
+            Ok(Step::Handed(handed)) => run.hand(handed, opened, then),
+            Err(error) => {
+                opened.note(&error);
+                run.end(Err(error));
+            }
+            Ok(step @ (Step::Sync { .. } | Step::DoneThen(..))) => {
+                run.next = Some(Box::new(move |_| Ok(step)));
+                return Some(run);
+            }
+        }
+        None
+    }
 }
 
 impl<H, G, T> Operation<H> for Run<G, T>
@@ -200,16 +247,8 @@ where
                 self.end(Ok(value));
                 Advanced::Ended(left)
             }
-            Ok(Step::Handed(Handed(hand))) => {
-                if let Some(sender) = self.sender.take() {
-                    let note = opened.failure_reporter();
-                    hand(Completion::new(move |result| {
-                        if let Err(error) = &result {
-                            note(error);
-                        }
-                        let _ = sender.send(result);
-                    }));
-                }
+            Ok(Step::Handed(handed)) => {
+                self.hand(handed, opened, || {});
                 Advanced::Ended(None)
             }
             Err(error) => {

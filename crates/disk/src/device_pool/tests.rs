@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 
 use super::*;
 
+mod at_hand;
 mod open;
 
 fn devices(change: impl FnOnce(&mut DevicesConfig)) -> (tempfile::TempDir, Arc<Devices>) {

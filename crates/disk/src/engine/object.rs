@@ -123,6 +123,13 @@ pub trait ObjectEngine: Send + Sync {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError>;
 
+    /// Whether a small upload needs no disk before it is handed to a thread of the engine's own: to
+    /// `open` the object's metadata, then `put_small` so many bytes, may be done on a thread that must
+    /// not block.
+    fn is_put_at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> bool {
+        false
+    }
+
     /// Performs a whole upload.
     ///
     /// # Errors

@@ -199,6 +199,33 @@ fn an_object_from_put_to_delete() {
     );
 }
 
+#[test]
+fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
+    let mut setup = Setup::new(false);
+    let key = key("o");
+    let is_at_hand = |setup: &Setup, bytes| setup.engine.is_put_at_hand(&setup.disk, &key, bytes);
+    assert!(!is_at_hand(&setup, 5), "its volumes are not open");
+    put(
+        &setup.engine,
+        &setup.disk,
+        &self::key("other"),
+        1_000_000,
+        b"other",
+    );
+    assert!(is_at_hand(&setup, 5));
+    assert!(!is_at_hand(&setup, crate::format::BODY_MAX + 1));
+    put(&setup.engine, &setup.disk, &key, 1_000_000, b"first");
+    assert!(
+        !is_at_hand(&setup, 5),
+        "it may expire: its metadata says so"
+    );
+    let deleted = Timestamp::from_secs(1_000_001);
+    let step = setup.engine.delete(&setup.disk, &key, deleted, None);
+    step.unwrap().finish(&setup.disk).unwrap();
+    setup.restart();
+    assert!(is_at_hand(&setup, 5));
+}
+
 /// A process that ends lets go of volumes as its requests do, and another one can open them.
 #[test]
 fn volumes_are_let_go_of_when_nothing_uses_them() {

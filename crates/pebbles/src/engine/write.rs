@@ -180,6 +180,18 @@ impl ObjectEngine for PebblesEngine {
         Ok(Box::new(writer))
     }
 
+    /// Its index knows that there is nothing to read: no object of that name, or a deleted one.
+    fn is_put_at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> bool {
+        let opened = self.inner.stores.opened(disk.name(), key.policy);
+        opened.is_some_and(|opened| {
+            let entries = opened.store().index().get(key.partition, key.hash);
+            bytes <= BODY_MAX
+                && entries
+                    .iter()
+                    .all(|entry| entry.kind == EntryKind::Tombstone)
+        })
+    }
+
     fn put_small(
         &self,
         disk: &Disk,

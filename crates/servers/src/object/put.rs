@@ -175,7 +175,9 @@ impl Inner {
             let check = upload.check();
             let durability = upload.durability;
             let (engine, key) = (target.engine.clone(), target.key.clone());
-            let written = target.device.commit(move |disk| {
+            let bytes = body.len();
+            let is_at_hand = |disk: &Disk| target.engine.is_put_at_hand(disk, &target.key, bytes);
+            let written = target.device.commit_at_hand(is_at_hand, move |disk| {
                 let checked = check_existing(&*engine, disk, &key, check)?;
                 let existing = match checked {
                     Ok(existing) => existing,

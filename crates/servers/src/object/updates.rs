@@ -4,16 +4,18 @@
 //! acknowledged.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, LazyLock};
 
 use cairn_disk::async_pending::{AsyncUpdate, remove_async_update, write_async_update};
-use cairn_disk::{DiskError, Metadata};
+use cairn_disk::{Device, DiskError, Metadata, ObjectKey};
 use cairn_http::params::{is_true, quote_path, split_path, unquote};
 use cairn_http::respond::header;
 use cairn_http::{Body, Request, Response};
 use cairn_types::metadata::title_case;
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use http::header::{HeaderName, HeaderValue, LOCATION};
 use http::request::Parts;
@@ -24,6 +26,8 @@ use super::headers::normalize_delete_at;
 use super::put::is_replication;
 use super::target::Target;
 
+/// Headers that most updates have, or fewer.
+const HEADERS_USUAL: usize = 12;
 /// Number of containers of the expirer's queue per period.
 const EXPIRER_CONTAINERS: u128 = 100;
 const EXPIRER_TYPE: &str = "text/plain";
@@ -31,26 +35,33 @@ const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
 /// Maximum response read to reuse the connection.
 const RESPONSE_MAX_BYTES: u64 = 64 << 10;
 
-/// Headers of an update: Swift's capitalisation, values as sent.
-#[derive(Clone, Debug, Default)]
-pub(super) struct UpdateHeaders(Vec<(String, Vec<u8>)>);
+/// `User-Agent` of updates.
+static AGENT: LazyLock<String> = LazyLock::new(|| format!("object-server {}", std::process::id()));
+
+/// Headers of an update, values as sent. One that no header can have is left out.
+#[derive(Clone, Debug)]
+pub(super) struct UpdateHeaders(HeaderMap);
 
 impl UpdateHeaders {
     pub(super) fn new() -> Self {
-        UpdateHeaders::default()
+        let mut headers = UpdateHeaders(HeaderMap::with_capacity(HEADERS_USUAL));
+        headers.set("user-agent", &*AGENT);
+        headers
     }
 
-    pub(super) fn set(&mut self, name: &str, value: impl Into<Vec<u8>>) {
-        let name = title_case(name);
-        match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some(header) => header.1 = value.into(),
-            None => self.0.push((name, value.into())),
+    /// `name` is lower case.
+    pub(super) fn set(&mut self, name: &'static str, value: impl AsRef<[u8]>) {
+        self.set_any(HeaderName::from_static(name), value.as_ref());
+    }
+
+    fn set_any(&mut self, name: HeaderName, value: &[u8]) {
+        if let Ok(value) = HeaderValue::from_bytes(value) {
+            self.0.insert(name, value);
         }
     }
 
     fn get(&self, name: &str) -> Option<&[u8]> {
-        let header = self.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
-        header.map(|(_, value)| value.as_slice())
+        self.0.get(name).map(HeaderValue::as_bytes)
     }
 
     /// Applies overrides of the row by middleware and erasure coding. System metadata takes
@@ -60,24 +71,48 @@ impl UpdateHeaders {
         const SYSMETA: &str = "x-object-sysmeta-container-update-override-";
         let mut last = Vec::new();
         for (name, value) in items {
-            let lower = name.to_ascii_lowercase();
-            if let Some(rest) = lower.strip_prefix(BACKEND) {
-                self.set(&format!("x-{rest}"), value);
-            } else if let Some(rest) = lower.strip_prefix(SYSMETA) {
-                last.push((format!("x-{rest}"), value));
+            if let Some(name) = overridden(name, BACKEND) {
+                self.set_any(name, value);
+            } else if let Some(name) = overridden(name, SYSMETA) {
+                last.push((name, value));
             }
         }
         for (name, value) in last {
-            self.set(&name, value);
+            self.set_any(name, value);
         }
     }
 
-    fn to_map(&self) -> HeaderMap {
-        let pairs = self.0.iter().filter_map(|(name, value)| {
-            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-            Some((name, HeaderValue::from_bytes(value).ok()?))
-        });
+    /// As they are stored: in Swift's capitalisation.
+    fn stored(&self) -> Vec<(String, Vec<u8>)> {
+        let pairs = self.0.iter();
+        let pairs =
+            pairs.map(|(name, value)| (title_case(name.as_str()), value.as_bytes().to_vec()));
         pairs.collect()
+    }
+}
+
+/// The header that one of this prefix overrides.
+fn overridden(name: &str, prefix: &str) -> Option<HeaderName> {
+    let (start, rest) = name.split_at_checked(prefix.len())?;
+    if !start.eq_ignore_ascii_case(prefix) {
+        return None;
+    }
+    HeaderName::from_bytes(format!("x-{rest}").as_bytes()).ok()
+}
+
+/// The object whose change is told of.
+#[derive(Clone)]
+struct Origin {
+    device: Arc<Device>,
+    key: ObjectKey,
+}
+
+impl Origin {
+    fn of(target: &Target) -> Origin {
+        Origin {
+            device: target.device.clone(),
+            key: target.key.clone(),
+        }
     }
 }
 
@@ -126,7 +161,7 @@ impl Inner {
             "x-backend-storage-policy-index",
             target.key.policy.0.to_string(),
         );
-        let update = Update {
+        let update = Arc::new(Update {
             op,
             account: target.account.clone(),
             container: target.container.clone(),
@@ -134,12 +169,12 @@ impl Inner {
             headers,
             container_path: container_path(&parts.headers),
             db_state: header(&parts.headers, "x-container-root-db-state").map(str::to_owned),
-        };
+        });
+        let origin = Origin::of(target);
         let sends = destinations.into_iter().map(|destination| {
-            let (inner, target, update) = (self.clone(), target.clone(), update.clone());
-            tokio::spawn(Box::pin(async move {
-                inner.send_update(&target, update, Some(destination)).await
-            }))
+            let (inner, origin, update) = (self.clone(), origin.clone(), update.clone());
+            let send = async move { inner.send_update(&origin, &update, Some(destination)).await };
+            AssertUnwindSafe(Box::pin(send)).catch_unwind()
         });
         let mut all = join_all(sends.collect::<Vec<_>>());
         let timeout = self.config.container_update_timeout;
@@ -147,20 +182,20 @@ impl Inner {
             for outcome in outcomes {
                 match outcome {
                     Ok(sent) => drop(sent?),
-                    // The task panicked, or the runtime is shutting down.
-                    Err(_) => self.store_update(target, update.clone()).await?,
+                    // It panicked.
+                    Err(_) => self.store_update(&origin, &update).await?,
                 }
             }
             return Ok(());
         }
         // The sends continue after the response: if this server ends before them, the updater must
         // take over.
-        self.store_update(target, update.clone()).await?;
-        let (inner, target) = (self.clone(), target.clone());
+        self.store_update(&origin, &update).await?;
+        let inner = self.clone();
         tokio::spawn(Box::pin(async move {
             let outcomes = all.await;
             if outcomes.iter().all(|sent| matches!(sent, Ok(Ok(true)))) {
-                inner.remove_update(&target, &update).await;
+                inner.remove_update(&origin, &update).await;
             }
         }));
         Ok(())
@@ -184,7 +219,7 @@ impl Inner {
         let update = self.expirer_update("DELETE", target, delete_at, container, headers);
         // Left to the updater, without waiting. A stale entry makes the expirer request a deletion,
         // which is refused as the expiry time differs.
-        let _ = self.send_update(target, update, None).await;
+        let _ = self.send_update(&Origin::of(target), &update, None).await;
     }
 
     /// Adds an entry for `delete_at` to the expirer's queue; `metadata` is that of the content.
@@ -238,9 +273,10 @@ impl Inner {
         if destinations.is_empty() {
             destinations.push(None);
         }
+        let origin = Origin::of(target);
         let sends = destinations
             .into_iter()
-            .map(|destination| self.send_update(target, update.clone(), destination));
+            .map(|destination| self.send_update(&origin, &update, destination));
         for sent in join_all(sends).await {
             sent?;
         }
@@ -282,24 +318,27 @@ impl Inner {
     /// # Errors
     /// It could not be stored either.
     async fn send_update(
-        self: &Arc<Self>,
-        target: &Target,
-        mut update: Update,
+        &self,
+        origin: &Origin,
+        update: &Update,
         destination: Option<Destination>,
     ) -> Result<bool, DiskError> {
-        let agent = format!("object-server {}", std::process::id());
-        update.headers.set("user-agent", agent);
         if let Some(destination) = destination.filter(Destination::is_complete) {
-            match self.try_send(&update, &destination).await {
+            match self.try_send(update, &destination).await {
                 Sent::Done => return Ok(true),
-                Sent::Redirected(path) => update.container_path = Some(path),
+                Sent::Redirected(path) => {
+                    let mut update = update.clone();
+                    update.container_path = Some(path);
+                    self.store_update(origin, &update).await?;
+                    return Ok(false);
+                }
                 Sent::Failed(reason) => {
                     let (host, device) = (&destination.host, &destination.device);
                     tracing::info!(host, device, reason, "container update kept for later");
                 }
             }
         }
-        self.store_update(target, update).await?;
+        self.store_update(origin, update).await?;
         Ok(false)
     }
 
@@ -323,7 +362,7 @@ impl Inner {
             Ok(request) => request,
             Err(error) => return Sent::Failed(error.to_string()),
         };
-        *request.headers_mut() = update.headers.to_map();
+        *request.headers_mut() = update.headers.0.clone();
         let answer = self
             .backends
             .call(address, request, self.config.node_timeout)
@@ -361,41 +400,41 @@ impl Inner {
     }
 
     /// Removes a stored update that has been delivered since.
-    async fn remove_update(&self, target: &Target, update: &Update) {
+    async fn remove_update(&self, origin: &Origin, update: &Update) {
         let (hash, timestamp) = self.pending_key(update);
-        let policy = target.key.policy;
-        let removed = target
+        let policy = origin.key.policy;
+        let removed = origin
             .device
             .write(move |disk| remove_async_update(disk, policy, hash, timestamp));
         if let Err(error) = removed.await {
             // The updater delivers it again, which is harmless.
-            let (device, object) = (target.device.name(), &*target.key.name);
+            let (device, object) = (origin.device.name(), &*origin.key.name);
             tracing::info!(device, object, %error, "a delivered container update stays");
         }
     }
 
     /// Stores an update on the object's device, for the updater. It may use the reserve there.
-    async fn store_update(&self, target: &Target, update: Update) -> Result<(), DiskError> {
-        let policy: PolicyIndex = target.key.policy;
-        let (hash, timestamp) = self.pending_key(&update);
+    async fn store_update(&self, origin: &Origin, update: &Update) -> Result<(), DiskError> {
+        let policy: PolicyIndex = origin.key.policy;
+        let (hash, timestamp) = self.pending_key(update);
         let pending = AsyncUpdate {
             op: update.op.to_owned(),
-            account: update.account,
-            container: update.container,
-            object: update.object,
-            headers: update.headers.0,
-            db_state: update.db_state,
-            container_path: update.container_path,
+            account: update.account.clone(),
+            container: update.container.clone(),
+            object: update.object.clone(),
+            headers: update.headers.stored(),
+            db_state: update.db_state.clone(),
+            container_path: update.container_path.clone(),
             successes: Vec::new(),
         };
         if Plant::NoAsyncPending.is_on() {
             return Ok(());
         }
-        let written = target
+        let written = origin
             .device
             .write(move |disk| write_async_update(disk, policy, hash, timestamp, &pending));
         written.await.inspect_err(|error| {
-            let (device, object) = (target.device.name(), &*target.key.name);
+            let (device, object) = (origin.device.name(), &*origin.key.name);
             tracing::error!(device, object, %error, "a container update could not be kept");
         })
     }
