@@ -17,16 +17,20 @@ impl EngineName {
     /// Sets the engine of all policies of a store that was not started yet; without a name they
     /// stay as they are.
     pub(crate) fn set(engine: Option<EngineName>, store: &Cairn) -> Result<()> {
-        let module = match engine {
-            // The defaults differ by the type of a policy.
-            None | Some(EngineName::Files) => return Ok(()),
-            Some(EngineName::Pebbles) => "egg:cairn#unsafe_pebbles",
-        };
         let conf = store.conf("object").context("there is no object conf")?;
         let conf = conf.with_file_name("swift.conf");
         let text = std::fs::read_to_string(&conf)
             .with_context(|| format!("reading {}", conf.display()))?;
-        Ok(std::fs::write(conf, with_module(&text, module))?)
+        Ok(std::fs::write(conf, EngineName::in_conf(engine, &text))?)
+    }
+
+    /// swift.conf with this engine in all policies; without a name they stay as they are.
+    pub(crate) fn in_conf(engine: Option<EngineName>, text: &str) -> String {
+        match engine {
+            // The defaults differ by the type of a policy.
+            None | Some(EngineName::Files) => text.to_owned(),
+            Some(EngineName::Pebbles) => with_module(text, "egg:cairn#unsafe_pebbles"),
+        }
     }
 }
 

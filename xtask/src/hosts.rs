@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
+use crate::engine::EngineName;
 use cairn_testkit::model::check;
 use cairn_testkit::model::keys::Key;
 use cairn_testkit::report::Report;
@@ -48,6 +49,9 @@ pub(crate) struct Options {
     /// of an object are not enough
     #[arg(long)]
     pub(crate) coded: bool,
+    /// The engine of all policies; with `--coded` files
+    #[arg(long, value_enum, conflicts_with = "coded")]
+    pub(crate) engine: Option<EngineName>,
     /// The load follows from it
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -73,6 +77,7 @@ impl Options {
             rate: 4.0,
             objects: 96,
             coded: false,
+            engine: None,
             seed: 1,
             debug: false,
             keep: false,
@@ -139,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     if options.keep {
         println!("the cluster's folder is {}", dir.path().display());
     }
-    let mut cluster = Cluster::create(dir.path(), &binary, options.coded)?;
+    let mut cluster = Cluster::create(dir.path(), &binary, options.coded, options.engine)?;
     let done = events(options, &mut cluster, &mut report);
     let tails = cluster.log_tails();
     cluster.stop();

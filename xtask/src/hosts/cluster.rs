@@ -12,6 +12,7 @@ use super::clients::FinishedRequest;
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
 use super::network::{Host, Network, ensure_reached};
+use crate::engine::EngineName;
 use cairn_testkit::process::Process;
 use cairn_testkit::workspace::utf8;
 
@@ -32,9 +33,14 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Creates all files and hosts; starts nothing.
-    pub(super) fn create(dir: &Path, binary: &Path, coded: bool) -> Result<Cluster> {
+    pub(super) fn create(
+        dir: &Path,
+        binary: &Path,
+        coded: bool,
+        engine: Option<EngineName>,
+    ) -> Result<Cluster> {
         let mut network = Network::create(dir)?;
-        let layout = Layout::create(dir, binary, coded)?;
+        let layout = Layout::create(dir, binary, coded, engine)?;
         let mut storage = Vec::new();
         for (number, (region, zone)) in (1..).zip(PLACES) {
             let name = format!("s{number}");

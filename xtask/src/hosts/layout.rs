@@ -11,16 +11,21 @@ use anyhow::{Context, Result, ensure};
 
 use super::disks::Disk;
 use super::network::Host;
+use crate::engine::EngineName;
 use cairn_testkit::conf::pipeline;
 use cairn_testkit::workspace::run_quiet;
 
 pub(super) const PROXY_PORT: u16 = 8080;
-pub(super) const KINDS: [(&str, u16); 3] =
-    [("account", 6202), ("container", 6201), ("object", 6200)];
+pub(super) const OBJECT_PORT: u16 = 6200;
+pub(super) const KINDS: [(&str, u16); 3] = [
+    ("account", 6202),
+    ("container", 6201),
+    ("object", OBJECT_PORT),
+];
 /// The rings of the second policy, and of the erasure-coded one.
 pub(super) const SECOND: &str = "object-1";
 pub(super) const FRAGMENTS: &str = "object-2";
-const PARTITION_POWER: &str = "7";
+pub(super) const PARTITION_POWER: &str = "7";
 /// Data and parity fragments of the erasure-coded policy: as many as there are devices, less two.
 const CODED: (usize, usize) = (4, 2);
 
@@ -61,10 +66,16 @@ pub(super) struct Layout {
     pub(super) etc: PathBuf,
     binary: PathBuf,
     coded: bool,
+    engine: Option<EngineName>,
 }
 
 impl Layout {
-    pub(super) fn create(dir: &Path, binary: &Path, coded: bool) -> Result<Layout> {
+    pub(super) fn create(
+        dir: &Path,
+        binary: &Path,
+        coded: bool,
+        engine: Option<EngineName>,
+    ) -> Result<Layout> {
         let etc = dir.join("etc");
         fs::create_dir_all(&etc)?;
         let mut text = SWIFT_CONF.to_owned();
@@ -77,20 +88,26 @@ impl Layout {
                  ec_num_parity_fragments = {parity}\nec_object_segment_size = 65536\n"
             );
         }
-        fs::write(etc.join("swift.conf"), text)?;
+        fs::write(etc.join("swift.conf"), EngineName::in_conf(engine, &text))?;
         Ok(Layout {
             etc,
             binary: binary.to_owned(),
             coded,
+            engine,
         })
+    }
+
+    /// Whether objects are in volumes, where no files show them.
+    pub(super) fn has_volumes(&self) -> bool {
+        self.engine == Some(EngineName::Pebbles)
     }
 
     /// Each ring's name, its server, and its replicas.
     pub(super) fn rings(&self) -> Vec<(&'static str, u16, usize)> {
         let mut rings: Vec<_> = KINDS.iter().map(|(kind, port)| (*kind, *port, 3)).collect();
-        rings.push((SECOND, 6200, 3));
+        rings.push((SECOND, OBJECT_PORT, 3));
         if self.coded {
-            rings.push((FRAGMENTS, 6200, CODED.0 + CODED.1));
+            rings.push((FRAGMENTS, OBJECT_PORT, CODED.0 + CODED.1));
         }
         rings
     }

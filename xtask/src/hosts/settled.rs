@@ -1,6 +1,8 @@
 //! Check whether every replica is where its ring wants it, and nowhere else, by reading the disks:
 //! each object, tombstone and database must be on all primaries of its partition, with equal files
-//! on each, and on no other device.
+//! on each, and on no other device. Where objects are in volumes, their servers are asked instead.
+
+mod asked;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 
 use super::cluster::Cluster;
-use super::layout::{FRAGMENTS, SECOND};
+use super::layout::{FRAGMENTS, OBJECT_PORT, SECOND};
 
 /// Age below which files are ignored: an upload's last replica may still be in progress.
 const YOUNG: Duration = Duration::from_secs(3);
@@ -65,12 +67,21 @@ impl Settled {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let old = (now - YOUNG).as_secs_f64();
         let mut amiss = Amiss::default();
-        for (ring, _, _) in cluster.layout.rings() {
+        for (ring, port, _) in cluster.layout.rings() {
+            if port == OBJECT_PORT && cluster.layout.has_volumes() {
+                self.ask(cluster, ring, &mut amiss)?;
+                continue;
+            }
             for ((partition, _), holders) in &found(cluster, ring) {
                 self.judge(ring, *partition, holders, old, &mut amiss);
             }
         }
         Ok(amiss)
+    }
+
+    fn is_primary(&self, ring: &'static str, device: &str, partition: u32) -> bool {
+        let of_device = self.assigned.get(&(ring, device.to_owned()));
+        of_device.is_some_and(|parts| parts.contains(&partition))
     }
 
     fn judge(
