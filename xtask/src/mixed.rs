@@ -8,6 +8,7 @@ mod cluster;
 mod confs;
 mod passes;
 mod proof;
+mod volumes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 
+use crate::engine::EngineName;
 use balancer::Balanced;
 use cairn_testkit::model::check;
 use cairn_testkit::model::keys::Key;
@@ -44,6 +46,10 @@ pub(crate) struct Options {
     /// Objects are encrypted, by both kinds of proxies with the same root secrets
     #[arg(long)]
     pub(crate) encryption: bool,
+    /// Nodes of Cairn keep objects by this engine; with volumes whole nodes are swapped, and devices
+    /// are imported and exported
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<EngineName>,
     /// The load follows from it
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -59,7 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.keep {
         println!("the cluster's folder is {}", dir.path().display());
     }
-    let mut cluster = Cluster::create(&venv, dir.path(), options.encryption)?;
+    let has_volumes = options.engine == Some(EngineName::Pebbles);
+    let mut cluster = Cluster::create(&venv, dir.path(), options.encryption, has_volumes)?;
     let outcome = in_cluster(options, &mut cluster, &venv);
     cluster.stop();
     outcome
@@ -93,14 +100,14 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
             cluster,
             &seen,
             |cluster, seen| {
-                if options.short {
+                if options.short || cluster.has_volumes {
                     by_node(cluster, seen, to)
                 } else {
                     by_role(cluster, seen, to)
                 }
             },
         )?;
-        let by = match options.short {
+        let by = match options.short || cluster.has_volumes {
             true => vec![to],
             false => Kind::BOTH.to_vec(),
         };
@@ -227,6 +234,10 @@ fn step(name: &str, seen: &Observations, work: impl FnOnce() -> Result<()>) -> R
 /// device that is emptied is refilled by the daemons of each kind in `by`.
 fn all_is_well(cluster: &mut Cluster, venv: &Venv, keys: &[Vec<Key>], by: &[Kind]) -> Result<()> {
     let before = cluster.daemons;
+    if cluster.has_volumes && before[0] == Kind::Cairn {
+        volumes::all_is_well(cluster)?;
+        return as_acknowledged(cluster, keys);
+    }
     println!("{}", proof::in_place(cluster, venv, before[0])?);
     for (kind, node) in by.iter().copied().zip(2..) {
         proof::lose_device(cluster, node)?;
@@ -237,6 +248,10 @@ fn all_is_well(cluster: &mut Cluster, venv: &Venv, keys: &[Vec<Key>], by: &[Kind
         println!("swift-dispersion-report of {kind}: 100 % of both policies' samples");
     }
     cluster.daemons = before;
+    as_acknowledged(cluster, keys)
+}
+
+fn as_acknowledged(cluster: &Cluster, keys: &[Vec<Key>]) -> Result<()> {
     for port in cluster.ports() {
         let lost = check::all(&mut Account::login(port)?, keys)?;
         if !lost.is_empty() {

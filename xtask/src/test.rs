@@ -186,6 +186,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
             mixed::run(&mixed::Options {
                 short: true,
                 encryption: false,
+                engine: None,
                 seed: 1,
                 keep: false,
             })

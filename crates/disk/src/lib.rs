@@ -9,6 +9,7 @@
 
 pub mod async_pending;
 mod audit;
+pub mod barred;
 pub mod device_pool;
 mod diskfile;
 pub mod engine;

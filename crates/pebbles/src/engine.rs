@@ -4,6 +4,7 @@
 //! mebibyte are in records. A larger one is a file, `pebbles[-N]/large/<number>`, that is durable
 //! before the record that names it is written; one that no record names is removed.
 
+mod barred;
 mod caretaker;
 mod daemons;
 mod handover;
@@ -34,6 +35,8 @@ pub struct PebblesConfig {
     pub commit_window: Duration,
     /// Bytes of a volume; 0: by the size of the file system.
     pub volume_bytes: u64,
+    /// A file is put in the place of a policy's folder of files, so that nobody fills that.
+    pub bars_files: bool,
 }
 
 impl Default for PebblesConfig {
@@ -42,6 +45,7 @@ impl Default for PebblesConfig {
             reclaim_age: Duration::from_secs(7 * 24 * 3600),
             commit_window: Duration::from_secs(60),
             volume_bytes: 0,
+            bars_files: true,
         }
     }
 }

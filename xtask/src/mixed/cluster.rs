@@ -12,6 +12,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::balancer::Balancer;
 use super::confs::{self, NODES};
+use super::volumes;
 use cairn_testkit::process::{Process, free_ports, wait_for_port};
 use cairn_testkit::swift::{KINDS, Swift};
 use cairn_testkit::venv::Venv;
@@ -72,17 +73,27 @@ pub(super) struct Cluster {
     running: BTreeMap<Part, Process>,
     /// The implementation whose background daemons run, for each node.
     pub(super) daemons: [Kind; NODES],
+    /// Object servers of Cairn keep objects in volumes.
+    pub(super) has_volumes: bool,
     rsync: Option<Process>,
 }
 
 impl Cluster {
     /// Writes everything below `dir`; starts no process.
-    pub(super) fn create(venv: &Venv, dir: &Path, encryption: bool) -> Result<Cluster> {
+    pub(super) fn create(
+        venv: &Venv,
+        dir: &Path,
+        encryption: bool,
+        has_volumes: bool,
+    ) -> Result<Cluster> {
         ensure!(workspace::install("rsync", "rsync"), "rsync is missing");
         let swift = Swift::create(venv, &dir.join("swift"), confs::layout(encryption))?;
         let ports = free_ports(2)?;
         let [first, second] = confs::complete(&swift, dir, [ports[0], ports[1]])?;
         confs::programs(venv, &swift, dir)?;
+        if has_volumes {
+            volumes::complete(&swift, dir)?;
+        }
         let proxies = [(first, swift.port), (second, ports[0])];
         let mut rsync = Process::start(
             "rsync",
@@ -103,6 +114,7 @@ impl Cluster {
             balancer: Arc::new(Balancer::new(&ports)),
             running: BTreeMap::new(),
             daemons: [Kind::Swift; NODES],
+            has_volumes,
             rsync: Some(rsync),
         })
     }
@@ -138,6 +150,11 @@ impl Cluster {
                 println!("{part} was killed: it did not end within ten seconds of SIGTERM");
             }
         }
+        if let Part::Object(node) = part
+            && self.has_volumes
+        {
+            volumes::migrate(self, node, kind)?;
+        }
         let process = self.spawn(part, kind)?;
         self.running.insert(part, process);
         self.wait(part)?;
@@ -147,7 +164,37 @@ impl Cluster {
         Ok(())
     }
 
+    /// Ends a server without a word.
+    pub(super) fn kill(&mut self, part: Part) -> Result<()> {
+        let Some(mut process) = self.running.remove(&part) else {
+            bail!("{part} was not started");
+        };
+        process.kill();
+        Ok(())
+    }
+
+    /// Starts a server of Cairn that was killed.
+    pub(super) fn revive(&mut self, part: Part) -> Result<()> {
+        let process = self.spawn(part, Kind::Cairn)?;
+        self.running.insert(part, process);
+        self.wait(part)
+    }
+
+    /// Whether a node's object daemons are in its object server's process.
+    pub(super) fn has_own_daemons(&self, node: usize) -> bool {
+        self.has_volumes && self.daemons[node - 1] == Kind::Cairn
+    }
+
     fn spawn(&self, part: Part, kind: Kind) -> Result<Process> {
+        if let Part::Object(node) = part
+            && self.has_volumes
+            && kind == Kind::Cairn
+        {
+            let (program, conf) = volumes::serve(&self.dir, node);
+            let name = format!("{}-object-{node}", kind.folder());
+            let arguments = ["serve", utf8(&conf)?];
+            return Process::start(&name, &program, &arguments, &self.dir.join("log"));
+        }
         let (role, conf, number) = match part {
             Part::Proxy(n) => ("proxy", self.proxies[n - 1].0.clone(), n),
             Part::Account(n) => ("account", self.swift.server_conf("account", n), n),

@@ -175,6 +175,7 @@ pub(super) fn programs(venv: &Venv, swift: &Swift, dir: &Path) -> Result<()> {
     for kind in Kind::BOTH {
         fs::create_dir_all(dir.join(kind.folder()))?;
     }
+    symlink(&cairn, dir.join(Kind::Cairn.folder()).join("cairn"))?;
     for name in PROGRAMS {
         symlink(&cairn, dir.join(Kind::Cairn.folder()).join(name))?;
         let upstreams = venv.bin.join(name);

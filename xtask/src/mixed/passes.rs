@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::cluster::{Cluster, Part};
 use super::confs::{NODES, SUPPRESSION_SECONDS};
+use super::volumes;
 
 /// Daemons that bring a cluster into step: first those that move objects and rows, then those that
 /// depend on them.
@@ -50,7 +51,11 @@ pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
         }
     };
     let daemons: Vec<&str> = parts.iter().flat_map(of_part).copied().collect();
-    pass(cluster, &daemons)
+    pass(cluster, &daemons)?;
+    if (1..=NODES).any(|node| cluster.has_own_daemons(node)) {
+        volumes::settle();
+    }
+    Ok(())
 }
 
 pub(super) fn mend(cluster: &Cluster) -> Result<()> {
@@ -67,7 +72,8 @@ pub(super) fn audit(cluster: &Cluster) -> Result<()> {
 fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
     let everywhere = daemons
         .iter()
-        .flat_map(|d| (1..=NODES).map(move |node| (d, node)));
+        .flat_map(|d| (1..=NODES).map(move |node| (d, node)))
+        .filter(|(d, node)| !(d.starts_with("object-") && cluster.has_own_daemons(*node)));
     let begun = everywhere.map(|(daemon, node)| Once::start(cluster, daemon, node));
     let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
     let deadline = Instant::now() + PASS_TIMEOUT;

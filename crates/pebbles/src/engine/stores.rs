@@ -13,6 +13,7 @@ use cairn_disk::{DeviceError, Disk, DiskError, FallocateReserve, PartitionKey};
 use cairn_types::{PolicyIndex, Timestamp};
 use parking_lot::Mutex;
 
+use super::barred::bar_files;
 use super::large::clear_large;
 use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
@@ -312,6 +313,9 @@ impl Opened {
             let path = path.clone();
             move |source| io_error(action, &path, source)
         };
+        if config.bars_files {
+            bar_files(disk, policy)?;
+        }
         let no_sync = disk.config().unsafe_no_fsync;
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);

@@ -14,6 +14,7 @@ use md5::{Digest, Md5};
 
 use super::*;
 
+mod barred;
 mod bounds;
 mod idle;
 mod large;

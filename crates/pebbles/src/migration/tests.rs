@@ -38,6 +38,7 @@ impl Setup {
         let of_volumes = PebblesConfig {
             reclaim_age: age,
             volume_bytes: 16 << 20,
+            bars_files: false,
             ..PebblesConfig::default()
         };
         let files = DiskFileEngine::new(hash_path(), &policies, of_files);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engine, Engines};
+use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engine, Engines, barred};
 use cairn_formats::ini::Section;
 use cairn_node::cluster::Clusters;
 use cairn_node::engines::{EngineModules, SharedState};
@@ -88,6 +88,7 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
     let of_volumes = PebblesConfig {
         reclaim_age: NEVER,
         volume_bytes: called.volume_bytes,
+        bars_files: false,
         ..PebblesConfig::default()
     };
     let files = DiskFileEngine::new(conf.hash_path.clone(), &conf.policies, of_files);
@@ -100,6 +101,7 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
         Direction::Export => (volumes.clone(), files),
     };
     let moved = policies.into_iter().try_fold(true, |is_all, policy| {
+        barred::unbar(&devices.get(name)?.disk()?, policy.index)?;
         let migration = Migration {
             device: devices.get(name)?,
             policy: policy.index,
