@@ -10,6 +10,7 @@ mod daemons;
 mod handover;
 mod large;
 mod open;
+mod patience;
 mod stores;
 mod uploads;
 mod write;

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::barred::bar_files;
 use super::large::clear_large;
+use super::patience::Patience;
 use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
 use crate::committer::Committer;
@@ -48,6 +49,7 @@ struct Slot {
     /// The last attempt to open it, which failed.
     refusal: Mutex<Option<Refusal>>,
     read_errors: Arc<ReadErrors>,
+    patience: Patience,
 }
 
 /// A store that could not be opened: all who ask for it in the next seconds are told so, and do not try
@@ -320,7 +322,11 @@ impl Opened {
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);
         let random = || RandomState::new().hash_one(0u64);
-        let locked = medium.lock([random(), random()]);
+        let lock = || medium.lock([random(), random()]);
+        let locked = match disk.config().machine {
+            None => slot.patience.wait(lock),
+            Some(_) => lock(),
+        };
         locked.map_err(error("lock"))?;
         let folder = medium.clone();
         let space = medium.space().map_err(error("statvfs"))?;

@@ -268,7 +268,8 @@ fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let file = rustix::fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o644))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(io::Error::other(
+        Err(Errno::WOULDBLOCK) => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
             "another process serves these volumes: run the daemons of this policy in the object \
              server's process",
         )),

@@ -154,3 +154,19 @@ fn nothing_is_made_where_no_device_is_mounted() {
     );
     assert!(!root.path().join("d/pebbles").exists());
 }
+
+/// At a reload the new process has requests while the old one still ends its own.
+#[test]
+fn volumes_that_another_process_is_about_to_let_go_of_are_waited_for() {
+    let setup = Setup::new(false);
+    let (old, new) = (&setup.engine, engine(&setup.policies));
+    put(old, &setup.disk, &key("o"), 1_000_000, b"first");
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| new.store(&setup.disk, AT.policy).map(drop));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!opening.is_finished());
+        old.let_go();
+        opening.join().unwrap().unwrap();
+    });
+    put(&new, &setup.disk, &key("o"), 1_000_001, b"second");
+}
