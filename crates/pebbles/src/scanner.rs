@@ -2,9 +2,10 @@
 //!
 //! The committer writes a batch only when the one before it is durable. So the last batch alone may
 //! be torn by a power cut; a damaged one with a sound one behind it was acknowledged, and has rotted.
-//! Where blocks cannot be read and nothing sound is seen behind them, nobody knows which it is: that is an
-//! error. Other blocks that cannot be read are damage when they could not some time before either
-//! (`read_errors.rs`); until then the scanner is unsure, and what it found is not to be believed.
+//! Blocks that cannot be read are damage when they could not some time before either
+//! (`read_errors.rs`); until then the scanner is unsure, and what it found is not to be believed. Where
+//! nothing sound is seen behind such damage, nobody knows what was there, nor whether it was acknowledged:
+//! the volume's end is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -37,6 +38,7 @@ pub(crate) struct Scanner {
     /// Number of blocks so far that the disk did not give, each as often as it was asked for.
     unreadable: u64,
     is_unsure: bool,
+    is_end_lost: bool,
 }
 
 /// A batch that was seen and not read.
@@ -82,6 +84,7 @@ impl Scanner {
             now,
             unreadable: 0,
             is_unsure: false,
+            is_end_lost: false,
         }
     }
 
@@ -101,6 +104,11 @@ impl Scanner {
     /// Whether a block could not be read that may yet be.
     pub(crate) fn is_unsure(&self) -> bool {
         self.is_unsure
+    }
+
+    /// Whether batches may have been behind the last one that was given, which the disk does not give.
+    pub(crate) fn is_end_lost(&self) -> bool {
+        self.is_end_lost
     }
 
     /// Reads, with zeros for blocks that the disk does not give: what was in them is damaged, if that
@@ -144,7 +152,7 @@ impl Scanner {
         let (at, following) = match found {
             Some(found) => found,
             None if self.is_end_known => (self.end, self.header_at_end()),
-            None => return self.end_if_readable(unreadable).map(|()| None),
+            None => return self.end_at(unreadable).map(|()| None),
         };
         // Its header rotted. The numbers that are missing are those of its records.
         let len = at - self.at;
@@ -200,16 +208,21 @@ impl Scanner {
         Ok(None)
     }
 
-    /// Whether the volume may be taken to end here: all blocks could be read since there were this many
-    /// that could not. An acknowledged batch that cannot be read looks like a torn one.
-    fn end_if_readable(&self, unreadable: u64) -> io::Result<()> {
-        match self.unreadable == unreadable {
-            true => Ok(()),
-            false => Err(io::Error::other(format!(
-                "volume {} cannot be read at {}, where its last batch may be",
-                self.volume.slot, self.at
-            ))),
+    /// Ends the volume here. Where blocks could not be read since there were this many that could not,
+    /// its end is lost: an acknowledged batch that cannot be read looks like a torn one.
+    fn end_at(&mut self, unreadable: u64) -> io::Result<()> {
+        if self.unreadable == unreadable {
+            return Ok(());
         }
+        if self.is_unsure {
+            return Err(io::Error::other(format!(
+                "volume {} cannot be read at {}, where its last batch may be: what it had there is lost if \
+                 it cannot in ten seconds either",
+                self.volume.slot, self.at
+            )));
+        }
+        self.is_end_lost = true;
+        Ok(())
     }
 
     /// The next batch. One that is torn is not given: the volume ends there.
@@ -229,7 +242,7 @@ impl Scanner {
             let behind = self.at + len;
             let is_rot = behind < self.end && self.look_ahead(behind)?.is_some();
             if !is_rot {
-                return self.end_if_readable(unreadable).map(|()| None);
+                return self.end_at(unreadable).map(|()| None);
             }
         }
         let scanned = Scanned {

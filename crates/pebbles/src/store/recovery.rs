@@ -149,10 +149,28 @@ impl Replay<'_> {
             }
         }
         let unsure = scanners.iter().find(|scanner| scanner.is_unsure());
-        match unsure.filter(|_| !self.is_read_only) {
-            Some(scanner) => Err(PebblesError::unread("read volume", scanner.volume.slot)),
-            None => Ok(()),
+        if let Some(scanner) = unsure.filter(|_| !self.is_read_only) {
+            return Err(PebblesError::unread("read volume", scanner.volume.slot));
         }
+        let lost = scanners.iter().filter(|scanner| scanner.is_end_lost());
+        lost.for_each(|scanner| self.lose_end(&scanner.volume, scanner.at()));
+        Ok(())
+    }
+
+    /// The end of a volume cannot be read. Nothing more is written to it, and its file is used anew when
+    /// what is left in it was moved.
+    fn lose_end(&mut self, volume: &Arc<Volume>, at: u64) {
+        tracing::error!(
+            volume = volume.slot,
+            at,
+            "the end of a volume cannot be read: what was written last may be lost here, and comes back by \
+             replication"
+        );
+        self.report.lost += 1;
+        self.report.has_unnamed = true;
+        // The numbers that its records may have had are not given again, should it be read one day.
+        self.next_sequence += (volume.size - at) / UNIT as u64;
+        volume.set_used(volume.size);
     }
 
     fn saw(&mut self, sequence: u64, class: Class, volume: &Arc<Volume>) {

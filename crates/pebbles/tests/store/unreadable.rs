@@ -103,6 +103,41 @@ fn a_last_batch_that_cannot_be_read_is_not_taken_for_a_torn_one() {
     }
 }
 
+/// One that it does not give for a while is lost, and with it nothing else; nor is it in the way later.
+#[test]
+fn a_last_batch_that_cannot_be_read_for_a_while_is_lost() {
+    let setup = Setup::new();
+    let store = setup.open();
+    for number in 0..5 {
+        put(&store, number, 10, 9000);
+    }
+    let slot = entry(&store, 4).unwrap().place.slot;
+    setup.lose_sector_of(&store, 4);
+    drop(store);
+    for seconds in [0, 8] {
+        setup.wait(seconds);
+        assert!(setup.try_open().is_err());
+    }
+    setup.wait(10);
+    let (store, report) = setup.try_open().unwrap();
+    assert!(report.lost == 1 && report.has_unnamed, "{report:?}");
+    assert!(entry(&store, 4).is_none());
+    // It is written elsewhere, also what replication brings back.
+    for number in 4..8 {
+        put(&store, number, 10, 9000);
+        assert_ne!(entry(&store, number).unwrap().place.slot, slot);
+    }
+    let place = entry(&store, 4).unwrap().place;
+    drop(store);
+    // The disk gives it in the end: what was written since counts all the same.
+    setup.faults.lock().clear();
+    let store = setup.open();
+    for number in 0..8 {
+        assert!(has(&store, number, 10, 9000), "{number}");
+    }
+    assert!(entry(&store, 4).unwrap().place == place);
+}
+
 /// Unreadable records are not moved by compaction, and all others are.
 #[test]
 fn compaction_goes_past_a_sector_that_cannot_be_read() {
