@@ -12,7 +12,7 @@ use cairn_types::PolicyIndex;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 
-/// What is in the place of the folder.
+/// The state of the folder's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barred {
     Yes,

@@ -65,7 +65,7 @@ pub(super) fn complete(swift: &Swift, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What an object server of Cairn with volumes is started with.
+/// The program and the conf of an object server of Cairn with volumes.
 pub(super) fn serve(dir: &Path, node: usize) -> (PathBuf, PathBuf) {
     (
         dir.join(Kind::Cairn.folder()).join("cairn"),
