@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use cairn_node::logging::{LogFormat, LogOptions};
-use cairn_node::up::{ConsoleChoice, TlsChoice, UserOption};
+use cairn_node::up::{ConsoleChoice, EngineChoice, TlsChoice, UserOption};
 use cairn_tools::{init, rekey};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -160,6 +160,11 @@ pub(crate) struct UpArguments {
     /// The rings have 2^N partitions; fixed by the first start [default: 10]
     #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
     pub(crate) part_power: Option<u32>,
+
+    /// Engine that keeps the objects: files, as OpenStack Swift keeps them, or unsafe_pebbles, volumes
+    /// of small objects; fixed by the first start [default: files]
+    #[arg(long, value_name = "ENGINE")]
+    pub(crate) engine: Option<EngineChoice>,
 
     /// A user; give it again for more. The group .admin owns the account. Without =KEY the key is
     /// asked for; a key given here shows in ps. These users replace those of an earlier start

@@ -85,6 +85,7 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         devices: arguments.devices,
         replicas: arguments.replicas,
         part_power: arguments.part_power,
+        engine: arguments.engine,
         shows_keys: arguments.users.iter().any(has_key),
         users: up::read_users(arguments.users, arguments.user_file.as_deref())?,
         unsafe_no_fsync: arguments.unsafe_no_fsync,

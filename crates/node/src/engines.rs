@@ -17,10 +17,11 @@ use cairn_types::{HashPath, PolicyKind, PolicySet, StoragePolicy};
 
 use crate::cluster::Cluster;
 
-const REPLICATION: &str = "egg:swift#replication.fs";
+/// Swift's files, of replicated policies.
+pub(crate) const FILES: &str = "egg:swift#replication.fs";
 const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
 /// Volumes. The name says `unsafe` until the faults listed in `docs/pebbles.md` are fixed.
-const PEBBLES: &str = "egg:cairn#unsafe_pebbles";
+pub(crate) const PEBBLES: &str = "egg:cairn#unsafe_pebbles";
 
 /// Arguments for constructing an engine.
 pub struct EngineParts<'a> {
@@ -91,7 +92,7 @@ impl EngineModules {
     /// All built-in modules.
     pub fn all() -> Self {
         EngineModules(vec![
-            module(REPLICATION, Serves::Replication, "diskfile", diskfile),
+            module(FILES, Serves::Replication, "diskfile", diskfile),
             module(ERASURE_CODING, Serves::ErasureCoding, "diskfile", diskfile),
             module(PEBBLES, Serves::Both, "pebbles", pebbles),
         ])
@@ -112,7 +113,7 @@ impl EngineModules {
         let given = cluster.diskfile_modules.get(&policy.index);
         let name = match (given, &policy.kind) {
             (Some(given), _) => full_name(given),
-            (None, PolicyKind::Replication) => REPLICATION.to_owned(),
+            (None, PolicyKind::Replication) => FILES.to_owned(),
             (None, PolicyKind::ErasureCoding(_)) => ERASURE_CODING.to_owned(),
         };
         let module = self.0.iter().find(|module| module.name == name);
@@ -225,7 +226,7 @@ fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
 }
 
 /// Completes a module's name, which may be abbreviated as in Swift.
-fn full_name(given: &str) -> String {
+pub(crate) fn full_name(given: &str) -> String {
     let given = given.trim();
     let (package, name) = given.split_once('#').unwrap_or(("egg:swift", given));
     match package.split_once(':') {
@@ -296,7 +297,7 @@ mod tests {
             (
                 "diskfile_module = egg:mine#fast",
                 "",
-                ["[storage-policy:0]", "egg:mine#fast", REPLICATION],
+                ["[storage-policy:0]", "egg:mine#fast", FILES],
             ),
             (
                 "",

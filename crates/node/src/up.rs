@@ -6,6 +6,7 @@
 
 mod console;
 mod edit;
+mod engine;
 mod file_system;
 mod files;
 mod layout;
@@ -35,6 +36,7 @@ use crate::serve::{self, RunOptions};
 use crate::settings::{LogLevel, ServerSettings};
 use crate::store_tls::StoreTls;
 pub use console::ConsoleChoice;
+pub use engine::EngineChoice;
 pub use layout::{Layout, Shape};
 use rings::Ports;
 pub use tls::TlsChoice;
@@ -60,6 +62,8 @@ pub struct UpOptions {
     pub devices: Option<u32>,
     pub replicas: Option<u32>,
     pub part_power: Option<u32>,
+    /// The engine of the store's policy.
+    pub engine: Option<EngineChoice>,
     /// All users; those of an earlier start are removed.
     pub users: Vec<User>,
     /// Whether a key is among the arguments, which every local user can read.
@@ -247,7 +251,10 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         users: &users,
     };
     let mut texts = vec![
-        ("swift", files::swift_conf(&random(), &random())),
+        (
+            "swift",
+            files::swift_conf(&random(), &random(), options.engine.unwrap_or_default()),
+        ),
         (Role::Proxy.server_name(), files::proxy_conf(&proxy)),
         ("identity", files::IDENTITY_CONF.to_owned()),
         (
@@ -295,6 +302,9 @@ fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) ->
                 layout.data.display()
             );
         }
+    }
+    if let Some(engine) = options.engine {
+        engine.check(&layout)?;
     }
     let path = layout.conf(Role::Proxy.server_name());
     let read =

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::role::Role;
+use crate::up::engine::EngineChoice;
 use crate::up::layout::Layout;
 use crate::up::users::User;
 
@@ -83,7 +84,7 @@ fn pipeline() -> impl Iterator<Item = &'static Filter> {
         .filter(move |f| built.contains(&f.entry_point))
 }
 
-pub(crate) fn swift_conf(prefix: &str, suffix: &str) -> String {
+pub(crate) fn swift_conf(prefix: &str, suffix: &str, engine: EngineChoice) -> String {
     format!(
         "# Written by cairn up. Never change the prefix or suffix: they are part of every name on\n\
          # disk.\n\
@@ -93,7 +94,9 @@ pub(crate) fn swift_conf(prefix: &str, suffix: &str) -> String {
          \n\
          [storage-policy:0]\n\
          name = Policy-0\n\
-         default = yes\n"
+         default = yes\n\
+         {engine}",
+        engine = engine.conf_line()
     )
 }
 

@@ -53,6 +53,33 @@ fn the_first_start_writes_swifts_files() {
 }
 
 #[test]
+fn the_engine_is_the_first_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |engine: &str| UpOptions {
+        engine: Some(engine.parse().unwrap()),
+        ..options(folder.path())
+    };
+    let (files, volumes) = (with("files"), with("unsafe_pebbles"));
+    let store = configured(&volumes).unwrap();
+    let text = fs::read_to_string(store.layout.conf("swift")).unwrap();
+    let line = format!("diskfile_module = {}\n", crate::engines::PEBBLES);
+    assert!(text.ends_with(&line), "{text}");
+    drop(store);
+    drop(configured(&options(folder.path())).unwrap());
+    drop(configured(&volumes).unwrap());
+    let error = format!("{:#}", configured(&files).unwrap_err());
+    for part in ["--engine files", crate::engines::PEBBLES, "cairn pebbles"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(
+        "pebble"
+            .parse::<EngineChoice>()
+            .unwrap_err()
+            .contains("files or")
+    );
+}
+
+#[test]
 fn others_see_nothing_of_it() {
     use std::os::unix::fs::PermissionsExt;
 

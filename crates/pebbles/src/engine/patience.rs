@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A process that ends lets go of volumes within about a second of its last request.
-const WAIT_MAX: Duration = Duration::from_secs(3);
+/// A process that ends lets go of volumes within about a second of its last request, and one that has
+/// nothing to do after `idle_close`, five seconds.
+const WAIT_MAX: Duration = Duration::from_secs(7);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// After a wait in vain nobody waits for so long: the other process means to keep them.
 const GIVEN_UP: Duration = Duration::from_secs(60);
