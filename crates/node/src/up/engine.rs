@@ -9,7 +9,7 @@ use super::layout::Layout;
 use crate::cluster::Clusters;
 use crate::engines::{FILES, PEBBLES, full_name};
 
-/// What keeps the store's objects.
+/// The engine of a new store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// A file an object, as OpenStack Swift keeps them.
