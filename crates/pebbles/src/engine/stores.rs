@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::barred::bar_files;
 use super::large::clear_large;
-use super::patience::Patience;
+use super::slot::Slot;
 use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
 use crate::committer::Committer;
@@ -23,7 +23,6 @@ use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
 use crate::object::Rules;
-use crate::read_errors::ReadErrors;
 use crate::store::quarantine::{LARGE, large_name};
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
@@ -34,59 +33,16 @@ const CHECKPOINT_BYTES: u64 = 256 << 20;
 const COMPACT_BELOW: f64 = 0.5;
 /// From one step of upkeep to the next, of a store that is idle.
 const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// A store that could not be opened is not tried again sooner.
-const REFUSED_SECS: i64 = 3;
 const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of an index from which on the log says so.
 const MEMORY_WARNED: u64 = 4 << 30;
 /// Random numbers of a second from which numbers of files begin.
 const NUMBERS_OF_SECOND: u32 = 18;
 
-/// The store of a device, once it is open. Locked while it is opened.
-#[derive(Default)]
-struct Slot {
-    opened: Mutex<Option<Arc<Opened>>>,
-    /// The last attempt to open it, which failed.
-    refusal: Mutex<Option<Refusal>>,
-    read_errors: Arc<ReadErrors>,
-    patience: Patience,
-}
-
-/// A store that could not be opened: all who ask for it in the next seconds are told so, and do not try
-/// it one after the other, which takes a while where a disk fails.
-struct Refusal {
-    /// In seconds.
-    at: i64,
-    error: String,
-}
-
-impl Slot {
-    fn refuse(&self, now: i64, error: &PebblesError) {
-        *self.refusal.lock() = Some(Refusal {
-            at: now,
-            error: error.to_string(),
-        });
-    }
-
-    /// Fails where it could not be opened a moment ago.
-    fn check(&self, now: i64, path: &Path) -> Result<(), DiskError> {
-        let refusal = self.refusal.lock();
-        let recent = |refusal: &&Refusal| (0..REFUSED_SECS).contains(&(now - refusal.at));
-        match refusal.as_ref().filter(recent) {
-            Some(refusal) => Err(io_error(
-                "open",
-                path,
-                io::Error::other(refusal.error.clone()),
-            )),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
-    open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot>>>,
+    open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot<Opened>>>>,
     /// Memory of uploads to all of them.
     pub(super) uploads: Arc<UploadMemory>,
     /// A thread closes what is idle, and what is gone.
@@ -179,6 +135,14 @@ impl Stores {
         let slot = self.open.lock().entry(key).or_default().clone();
         // Whoever comes while it is being opened waits here.
         let mut open = slot.opened.lock();
+        if let Some(failed) = open.take_if(|opened| {
+            opened.store().is_poisoned() && slot.reopening.lock().is_due(Instant::now())
+        }) {
+            let device = disk.name();
+            tracing::warn!(device, %policy, "a write failed: volumes are closed, and opened anew");
+            failed.committer.close();
+            part_with(failed);
+        }
         if let Some(opened) = &*open {
             match opened.folder.wake() {
                 Ok(()) => return Ok(opened.clone()),
@@ -188,7 +152,8 @@ impl Stores {
                 Err(_) => open.take().into_iter().for_each(part_with),
             }
         }
-        slot.check(disk.now(), &folder(disk, policy))?;
+        let refused = slot.check(disk.now());
+        refused.map_err(|error| io_error("open", &folder(disk, policy), error))?;
         let opened = Opened::open(disk, policy, unique_fragments, config, &slot)?;
         // In the simulator of a cluster nothing is idle.
         if disk.config().machine.is_none() && !self.has_caretaker.swap(true, Ordering::AcqRel) {
@@ -305,7 +270,7 @@ impl Opened {
         policy: PolicyIndex,
         unique_fragments: Option<u32>,
         config: &PebblesConfig,
-        slot: &Slot,
+        slot: &Slot<Opened>,
     ) -> Result<Self, DiskError> {
         let path = folder(disk, policy);
         if !is_mounted(disk) {

@@ -6,8 +6,8 @@ use std::path::Path;
 use bytes::Bytes;
 use cairn_disk::engine::{Audit, Content, Handover, Inventory, Purge, Reverted, Sendable, Upkeep};
 use cairn_disk::{
-    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Durability, FragmentChoice, Metadata,
-    ObjectEngine, ObjectKey, OpenOptions, PartitionKey,
+    DeviceError, Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Durability,
+    FragmentChoice, Metadata, ObjectEngine, ObjectKey, OpenOptions, PartitionKey,
 };
 use cairn_types::{EcType, ErasureScheme, ObjectHash, PolicyKind, SplitMix, StoragePolicy};
 use md5::{Digest, Md5};
@@ -16,6 +16,7 @@ use super::*;
 
 mod barred;
 mod bounds;
+mod failed;
 mod idle;
 mod large;
 
@@ -230,7 +231,10 @@ fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
 /// A process that ends lets go of volumes as its requests do, and another one can open them.
 #[test]
 fn volumes_are_let_go_of_when_nothing_uses_them() {
-    let setup = Setup::new(false);
+    let mut setup = Setup::new(false);
+    // Longer than anybody waits for volumes.
+    let idle_close = std::time::Duration::from_secs(100);
+    setup.disk = disk_with(setup.root.path(), |config| config.idle_close = idle_close);
     let (old, new) = (&setup.engine, engine(&setup.policies));
     put(old, &setup.disk, &key("o"), 1_000_000, b"first");
     let is_refused = || matches!(new.store(&setup.disk, AT.policy), Err(DiskError::Io { .. }));

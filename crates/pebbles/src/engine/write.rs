@@ -184,11 +184,12 @@ impl ObjectEngine for PebblesEngine {
     fn is_put_at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> bool {
         let opened = self.inner.stores.opened(disk.name(), key.policy);
         opened.is_some_and(|opened| {
-            let entries = opened.store().index().get(key.partition, key.hash);
-            bytes <= BODY_MAX
-                && entries
-                    .iter()
-                    .all(|entry| entry.kind == EntryKind::Tombstone)
+            let store = opened.store();
+            let entries = store.index().get(key.partition, key.hash);
+            let is_new = entries
+                .iter()
+                .all(|entry| entry.kind == EntryKind::Tombstone);
+            is_new && bytes <= BODY_MAX && !store.is_poisoned()
         })
     }
 
