@@ -39,10 +39,13 @@ const MEMORY_WARNED: u64 = 4 << 30;
 /// Random numbers of a second from which numbers of files begin.
 const NUMBERS_OF_SECOND: u32 = 18;
 
+/// A place for each device and policy.
+type Slots = BTreeMap<(String, PolicyIndex), Arc<Slot<Opened>>>;
+
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
-    open: Mutex<BTreeMap<(String, PolicyIndex), Arc<Slot<Opened>>>>,
+    open: Mutex<Slots>,
     /// Memory of uploads to all of them.
     pub(super) uploads: Arc<UploadMemory>,
     /// A thread closes what is idle, and what is gone.
