@@ -96,7 +96,13 @@ impl Rig {
             std::fs::create_dir_all(mount_point)?;
             let parts = dir.path().join("disks").join(number.to_string());
             let file_system = shape.file_system;
-            let disk = Disk::create(&parts, mount_point, file_system, SIZE, random.next_u64())?;
+            // Each device has room for its volumes, made ahead, also where all are on one disk.
+            let size = if shape.shared {
+                SIZE * DISKS as u64
+            } else {
+                SIZE
+            };
+            let disk = Disk::create(&parts, mount_point, file_system, size, random.next_u64())?;
             disks.push(disk);
         }
         if shape.shared {
