@@ -25,7 +25,7 @@ use tokio::runtime::Handle;
 use crate::attributes::Kind;
 use crate::error::FsError;
 use crate::store::Store;
-use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode};
+use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode, is_offered};
 use convert::{file_attr, file_type, open_flags, open_mode, owner, text, time};
 use errno::told;
 use replies::{attr, data, empty, entry, space, xattr};
@@ -506,12 +506,11 @@ impl<S: Store> Filesystem for Fuse<S> {
     }
 
     fn getxattr(&self, _r: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        // `ls -l` requests an access control list of every file: there are none.
-        if name.as_encoded_bytes().starts_with(b"system.") {
+        let name = text(name);
+        if name.as_ref().is_ok_and(|name| !is_offered(name)) {
             reply.error(Errno::EOPNOTSUPP);
             return;
         }
-        let name = text(name);
         let call = |vfs: Arc<Vfs<S>>| async move { vfs.getxattr(ino.0, &name?).await };
         self.call(call, xattr(reply, size));
     }

@@ -43,7 +43,7 @@ use crate::store::{
 };
 use crate::time::{Instant, Time};
 
-pub(crate) use attributes::{Changes, XattrMode};
+pub(crate) use attributes::{Changes, XattrMode, is_offered};
 pub(crate) use closes::Replayed;
 pub(crate) use directories::DirectoryEntry;
 use files::Handle;

@@ -51,6 +51,12 @@ pub(super) fn basics(dir: &Path) -> Result<()> {
     let mut value = [0; 16];
     let length = rustix::fs::getxattr(&file, "user.color", &mut value)?;
     ensure!(&value[..length] == b"blue", "an extended attribute");
+    // `ls -l` asks for these of every file, unless it hears that there are none.
+    for name in ["security.selinux", "system.posix_acl_access"] {
+        let asked = rustix::fs::getxattr(&file, name, &mut value);
+        let is_refused = asked == Err(rustix::io::Errno::OPNOTSUPP);
+        ensure!(is_refused, "{name}: {asked:?}");
+    }
     fs::create_dir_all(dir.join("a/b/c"))?;
     fs::write(dir.join("a/b/c/deep"), b"deep")?;
     ensure!(

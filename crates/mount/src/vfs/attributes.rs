@@ -48,6 +48,13 @@ pub(crate) enum XattrMode {
     Replace,
 }
 
+/// Whether there may be extended attributes of this name. There are no access control lists (`system.`),
+/// nor labels of SELinux: `ls -l` asks for both of every file, unless it is told so of the first.
+pub(crate) fn is_offered(name: &str) -> bool {
+    let mut spaces = ["user.", "trusted.", "security."].iter();
+    spaces.any(|space| name.starts_with(space)) && name != "security.selinux"
+}
+
 impl<S: Store> Vfs<S> {
     /// The node with current state, from the store if the cached one is not valid.
     async fn current(&self, ino: u64) -> FsResult<Arc<Node>> {
@@ -227,7 +234,7 @@ impl<S: Store> Vfs<S> {
     pub(crate) async fn listxattr(&self, ino: u64) -> FsResult<Vec<u8>> {
         let (_, xattrs) = self.xattrs(ino).await?;
         let mut names = Vec::new();
-        for name in xattrs.0.keys() {
+        for name in xattrs.0.keys().filter(|name| is_offered(name)) {
             names.extend_from_slice(name.as_bytes());
             names.push(0);
         }
@@ -241,10 +248,7 @@ impl<S: Store> Vfs<S> {
         value: &[u8],
         mode: XattrMode,
     ) -> FsResult<()> {
-        if !["user.", "trusted.", "security."]
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
-        {
+        if !is_offered(name) {
             return Err(FsError::NotOffered("an attribute of this name space"));
         }
         self.change_xattrs(ino, |xattrs| {

@@ -247,6 +247,10 @@ async fn links_and_extended_attributes_are_kept() {
         .unwrap();
     let again = vfs.setxattr(ino, "user.a", b"", XattrMode::Create).await;
     assert!(matches!(again, Err(FsError::Exists)));
+    for name in ["security.selinux", "system.posix_acl_access", "other"] {
+        let refused = vfs.setxattr(ino, name, b"x", XattrMode::Any).await;
+        assert!(matches!(refused, Err(FsError::NotOffered(_))), "{name}");
+    }
     let large = vfs
         .setxattr(ino, "user.c", &[0; 2000], XattrMode::Any)
         .await;
