@@ -8,6 +8,8 @@
 
 mod nesting;
 
+pub(crate) use nesting::is_index;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +71,7 @@ impl Limits {
     }
 
     /// Number of parts of a file in a single manifest.
-    fn flat_parts(&self, size: u64) -> u64 {
+    pub(crate) fn flat_parts(&self, size: u64) -> u64 {
         let parts = self.extra_parts + size / self.segment_bytes;
         parts.min(self.manifest_parts as u64)
     }
@@ -79,9 +81,10 @@ impl Limits {
 const CONCURRENT_UPLOADS_MAX: usize = 2;
 /// Many short holes are stored as zeros if they are at most a fourth of the data between them.
 const HOLES_RATIO: u64 = 4;
-/// Size ratio of successive zero objects: each consists of this many of the next smaller one.
+/// Size ratio of successive zero objects: each consists of this many of the next smaller one. The second
+/// has a segment's size.
 const ZEROS_FACTOR: u64 = 64;
-const ZEROS_LEVELS: u32 = 3;
+const ZEROS_LEVELS: u32 = 4;
 
 /// The file to commit.
 pub(crate) struct Target<'a> {
@@ -226,7 +229,10 @@ impl<S: Store> Committer<S> {
         let is_flat = parts.len() as u64 <= self.limits.flat_parts(size);
         let (outer, nested) = match is_flat {
             true => (parts.clone(), Vec::new()),
-            false => self.nest(target, content.base(), &parts, made).await?,
+            false => {
+                self.expect_before(target).await?;
+                self.nest(target, content.base(), &parts, made).await?
+            }
         };
         needed.extend(outer.iter().map(segment_of));
         Ok(Prepared {
@@ -234,6 +240,22 @@ impl<S: Store> Committer<S> {
             layout: Layout::of_parts(parts, nested),
             needed,
         })
+    }
+
+    /// Looks whether the expected version is still there, before indexes are written for nothing.
+    async fn expect_before(&self, target: &Target<'_>) -> Result<()> {
+        let Expect::Version(expected) = target.expect else {
+            return Ok(());
+        };
+        let name = target.name;
+        let is = self.store.head_newest(name).await?.etag;
+        match is == expected {
+            true => Ok(()),
+            false => {
+                let message = format!("{name}: version {expected} was expected, {is} is there");
+                Err(StoreError::new(Why::Changed, message))
+            }
+        }
     }
 
     /// Replaces the expected version by the prepared one; returns the ETag.
@@ -344,10 +366,16 @@ impl<S: Store> Committer<S> {
 
     /// Parts of zero objects, which are created when first needed.
     async fn zeros(&self, mut length: u64, parts: &mut Vec<Part>) -> Result<()> {
-        let bytes_of = |level: u32| self.limits.segment_bytes * ZEROS_FACTOR.pow(level);
+        let smallest = (self.limits.segment_bytes / ZEROS_FACTOR).max(1);
+        let bytes_of = |level: u32| smallest * ZEROS_FACTOR.pow(level);
         for level in (0..ZEROS_LEVELS).rev() {
             let bytes = bytes_of(level);
-            if length < bytes && (level > 0 || length == 0) {
+            let is_too_large = match level {
+                0 => length == 0,
+                1 => length <= smallest,
+                _ => length < bytes,
+            };
+            if is_too_large {
                 continue;
             }
             let name = |bytes: u64| format!("{SEGMENTS}/zeros/{bytes}");
@@ -361,7 +389,7 @@ impl<S: Store> Committer<S> {
                 )
                 .await?;
             }
-            while length > 0 && (length >= bytes || level == 0) {
+            while length > 0 && (length >= bytes || level < 2) {
                 let part = length.min(bytes);
                 parts.push(Part {
                     segment: segment.clone(),

@@ -49,7 +49,6 @@ impl<S> Default for Extents<S> {
 
 impl<S: Source> Extents<S> {
     /// Number of extents.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }

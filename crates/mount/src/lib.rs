@@ -23,6 +23,7 @@ mod history;
 mod intents;
 mod journal;
 mod links;
+mod merges;
 mod nested;
 mod pieces;
 mod private_dir;
@@ -34,6 +35,7 @@ mod store;
 mod superseded;
 mod sweep;
 mod time;
+mod turns;
 mod vfs;
 
 pub use run::{MountError, MountOptions, mount, run, sweep};

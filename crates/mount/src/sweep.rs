@@ -24,6 +24,7 @@ use crate::store::{
     Expect, Form, Headers, ObjectName, Result, Row, SEGMENTS, Store, StoreError, Why, file_id,
     insist,
 };
+use crate::turns;
 
 /// Maximum concurrent requests of a sweep.
 const CONCURRENT_REQUESTS_MAX: usize = 8;
@@ -61,6 +62,12 @@ fn pins_of(mount: &str) -> String {
     format!("{SEGMENTS}/pins/{mount}")
 }
 
+/// Is it a mark of segments that names share, or of a mount's turn, and no segment?
+fn is_mark(name: &str) -> bool {
+    let last = name.rsplit('/').next();
+    last == Some("shared") || last == Some(turns::NAME)
+}
+
 /// Does a name have the form of segments and marks? Others are left alone.
 fn is_ours(name: &str) -> bool {
     let Some(id) = file_id(name) else {
@@ -73,7 +80,7 @@ fn is_ours(name: &str) -> bool {
         let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
         !mount.is_empty() && !number.is_empty() && is_hex(mount) && is_number
     });
-    id.len() == ID_CHARS && is_hex(id) && (rest == "shared" || is_segment)
+    id.len() == ID_CHARS && is_hex(id) && (rest == "shared" || rest == turns::NAME || is_segment)
 }
 
 /// Parses the record: names with the time in seconds when each was first found unreferenced, one
@@ -155,7 +162,7 @@ impl<S: Store> Committer<S> {
         let grace = options.grace.as_secs() as i64;
         for (name, bytes) in &inventory.ours {
             let id = file_id(name).unwrap_or_default();
-            let is_mark = name.ends_with("/shared");
+            let is_mark = is_mark(name);
             swept.segments += u64::from(!is_mark);
             let is_shared = is_mark && marked.holders.get(id).is_some_and(|count| *count > 1);
             if marked.names.contains(name) || is_shared {
@@ -181,9 +188,7 @@ impl<S: Store> Committer<S> {
         self.remember(&waiting, &inventory.found).await?;
         let delete = |(name, bytes): (String, u64)| async move {
             let delete = || self.store.delete(&name, Expect::Anything);
-            insist(delete)
-                .await
-                .map(|_| (name.ends_with("/shared"), bytes))
+            insist(delete).await.map(|_| (is_mark(&name), bytes))
         };
         let deleted = futures_util::stream::iter(due.into_iter().map(delete));
         let mut deleted = deleted.buffer_unordered(CONCURRENT_REQUESTS_MAX);
@@ -393,6 +398,8 @@ mod tests {
             (format!(".segments/{id}/0a1b2c3d4e.00000012"), true),
             (format!(".segments/{id}/0a1b2c3d4e.00000012.parts"), true),
             (format!(".segments/{id}/shared"), true),
+            (format!(".segments/{id}/turn"), true),
+            (format!(".segments/{id}/a/turn"), false),
             (format!(".segments/{id}/photo.jpg"), false),
             (format!(".segments/{id}/"), false),
             (format!(".segments/{id}"), false),

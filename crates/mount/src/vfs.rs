@@ -14,6 +14,7 @@ mod files;
 mod flattening;
 #[cfg(test)]
 pub(crate) mod for_tests;
+mod gathering;
 mod links;
 mod misses;
 mod names;

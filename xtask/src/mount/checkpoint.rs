@@ -66,6 +66,7 @@ pub(super) fn run(setup: &Setup, account: &mut Account, shape: Shape) -> Result<
         let mut ended = ranks.into_iter().map(|rank| rank.join());
         ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a rank panicked")))
     })?;
+    dirs.iter().try_for_each(|dir| sync(dir))?;
     let (written, start) = (start.elapsed(), Instant::now());
     let path = format!("/{CONTAINER}/{NAME}");
     wait_for("flattening", FLATTEN_SECONDS, || {
@@ -140,6 +141,11 @@ fn write(dir: &Path, rank: usize, shape: Shape) -> Result<()> {
         fill(place, &mut record);
         file.write_all_at(&record, (place * shape.record_bytes) as u64)?;
     }
-    // An error of close is reported by this call only.
+    Ok(())
+}
+
+/// Reports what a close could not store: its error is lost here.
+fn sync(dir: &Path) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(dir.join(NAME))?;
     file.sync_all().context("the last fsync")
 }

@@ -17,6 +17,11 @@ const SUFFIX: &str = ".parts";
 /// Maximum concurrent requests for manifests of one file.
 const CONCURRENT_REQUESTS_MAX: usize = 8;
 
+/// Is a segment a nested manifest?
+pub(crate) fn is_index(segment: &Segment) -> bool {
+    segment.name.name.ends_with(SUFFIX)
+}
+
 /// Groups of parts that become one part of the file's manifest each. A part that is not small stays
 /// as it is, unless there are more parts than a manifest can have; groups end at multiples of a
 /// segment's size from the file's beginning, so that groups after a change stay the same.
@@ -53,7 +58,7 @@ impl<S: Store> Committer<S> {
     pub(crate) fn is_nested(&self, part: &Part) -> bool {
         let name = &part.segment.name;
         let is_here = &*name.container == self.store.container();
-        is_here && file_id(&name.name).is_some() && name.name.ends_with(SUFFIX)
+        is_here && file_id(&name.name).is_some() && is_index(&part.segment)
     }
 
     /// The parts of a nested manifest; `None` if it has some that are not objects.

@@ -54,7 +54,7 @@ impl<S: Store> Vfs<S> {
     pub(super) async fn commit_close(&self, node: &Arc<Node>) -> FsResult<()> {
         match self.keep(node).await {
             true => Ok(()),
-            false => self.commit(node).await,
+            false => self.commit_with_others(node).await,
         }
     }
 

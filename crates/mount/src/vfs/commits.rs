@@ -11,10 +11,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 
 use super::Vfs;
+use super::gathering::Waiting;
 use super::tree::{Attempt, Node, State};
 use crate::cache::Version;
 use crate::chance;
-use crate::commit::Target;
+use crate::commit::{Target, is_index};
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
 use crate::extents::Extents;
@@ -24,6 +25,7 @@ use crate::store::{
     file_id, is_home,
 };
 use crate::time::Instant;
+use crate::turns::Turn;
 
 /// Maximum number of lost swaps of a commit. Each was won by another mount, so with fewer mounts
 /// than this all succeed.
@@ -69,15 +71,53 @@ fn foreign(state: &State) -> HashSet<Arc<Segment>> {
     segments
 }
 
+/// The nested manifests of lost attempts: no version refers to them, nor will one.
+fn lost_indexes(state: &mut State) -> Vec<Arc<Segment>> {
+    let lost = state.attempts.iter_mut().filter(|attempt| attempt.is_lost);
+    let lost: Vec<Arc<Segment>> = lost
+        .flat_map(|attempt| std::mem::take(&mut attempt.indexes))
+        .collect();
+    state.made.retain(|segment| !lost.contains(segment));
+    lost
+}
+
 impl<S: Store> Vfs<S> {
     pub(super) async fn commit(&self, node: &Arc<Node>) -> FsResult<()> {
+        let waiting = Waiting::new(node);
+        self.commit_waiting(node, waiting).await
+    }
+
+    /// Makes a commit that may wait for other writers.
+    pub(super) async fn commit_with_others(&self, node: &Arc<Node>) -> FsResult<()> {
+        let waiting = self.gather(node).await;
+        self.commit_waiting(node, waiting).await
+    }
+
+    async fn commit_waiting(&self, node: &Arc<Node>, waiting: Waiting) -> FsResult<()> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
-        self.commit_locked(node).await
+        match waiting.is_over() {
+            true => Ok(()),
+            false => self.commit_locked(node).await,
+        }
     }
 
     /// Writes a new version of a file if it has changed. The caller holds its `mutation`.
     pub(super) async fn commit_locked(&self, node: &Arc<Node>) -> FsResult<()> {
+        let number = node.state.lock().merges.begin();
+        let mut turn = None;
+        let result = self.merge(node, &mut turn).await;
+        if let Some(turn) = turn {
+            self.committer.end_turn(turn).await;
+        }
+        if result.is_ok() {
+            node.state.lock().merges.stored(number);
+        }
+        result
+    }
+
+    async fn merge(&self, node: &Arc<Node>, turn: &mut Option<Turn>) -> FsResult<()> {
+        let mut has_asked = false;
         for attempt in &mut node.state.lock().attempts {
             attempt.is_current = false;
         }
@@ -96,6 +136,11 @@ impl<S: Store> Vfs<S> {
             let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
             // A failed upload is repeated below, and fails again if necessary.
             let _ = self.await_uploads(node).await;
+            if !has_asked && let Some(took) = self.needs_turn(node, lost > 0) {
+                has_asked = true;
+                *turn = self.committer.take_turn(&path, took).await;
+            }
+            let begun = Instant::now();
             let error = match self.try_commit(node, &path).await {
                 Err(FsError::Store(error)) if asks_for_a_look(&error) => error,
                 Err(FsError::Store(error)) if error.why == Why::Full => {
@@ -104,6 +149,11 @@ impl<S: Store> Vfs<S> {
                 }
                 Err(error) => return Err(error),
                 Ok(()) => {
+                    {
+                        let merges = &mut node.state.lock().merges;
+                        merges.took = begun.elapsed();
+                        merges.is_contended = lost > 0;
+                    }
                     self.flatten_later(node);
                     return Ok(());
                 }
@@ -155,6 +205,8 @@ impl<S: Store> Vfs<S> {
             .await;
         let prepared = {
             let mut state = node.state.lock();
+            let indexes = made.iter().filter(|segment| is_index(segment));
+            let indexes = indexes.cloned().collect();
             state.made.append(&mut made);
             // Uploaded segments are kept in any case, so they need not be uploaded again.
             state.content = content;
@@ -169,6 +221,8 @@ impl<S: Store> Vfs<S> {
                 needed: prepared.needed.clone(),
                 written,
                 shrunk,
+                indexes,
+                is_lost: false,
                 is_in_doubt: false,
                 is_current: true,
                 is_taken_back: false,
@@ -186,6 +240,7 @@ impl<S: Store> Vfs<S> {
             && let Some(attempt) = node.state.lock().attempts.last_mut()
         {
             attempt.is_in_doubt = error.is_in_doubt;
+            attempt.is_lost = error.why == Why::Changed && !error.is_in_doubt;
         }
         let etag = swapped?;
         self.written(
@@ -294,6 +349,8 @@ impl<S: Store> Vfs<S> {
                     (None, true)
                 }
                 None => {
+                    let lost = lost_indexes(&mut state);
+                    self.remove_segments(lost);
                     for attempt in &mut state.attempts {
                         attempt.is_in_doubt = false;
                         attempt.written = Extents::default();

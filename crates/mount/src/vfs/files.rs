@@ -407,5 +407,6 @@ pub(super) fn changed(state: &mut super::tree::State) {
     state.attributes.mtime = now;
     state.ctime = now;
     state.is_kept = false;
+    state.merges.changes += 1;
     state.kernel_has = None;
 }

@@ -13,6 +13,9 @@ use crate::store::{Form, Result, Store, Why};
 
 /// Number of checks after which a file that is written continuously is flattened all the same.
 const CHECKS_MAX: u32 = 30;
+/// Time without a commit after which a file is quiet, as a multiple of what a merge takes.
+const QUIET_MERGES: u32 = 4;
+const QUIET_MAX: Duration = Duration::from_secs(10);
 /// Number of checks after which other mounts' share is flattened here.
 const OTHERS_CHECKS_MAX: u32 = 10;
 
@@ -59,9 +62,16 @@ async fn flatten<S: Store>(
 ) -> Result<()> {
     let mut last = None;
     for _ in 0..CHECKS_MAX {
-        committer.pause(quiet).await?;
+        // Those of others take as long as those of this mount.
+        let merges = node.state.lock().merges.took * QUIET_MERGES;
+        committer.pause(quiet.max(merges.min(QUIET_MAX))).await?;
         let etag = Some(committer.store.head_newest(path).await?.etag);
-        if std::mem::replace(&mut last, etag.clone()) == etag {
+        // What is written here goes to the store soon, and makes small parts anew.
+        let is_written = {
+            let state = node.state.lock();
+            state.writers > 0 && state.content.is_dirty()
+        };
+        if std::mem::replace(&mut last, etag.clone()) == etag && !is_written {
             break;
         }
     }

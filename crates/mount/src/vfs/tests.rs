@@ -5,6 +5,7 @@
 
 mod closes;
 mod content;
+mod gathering;
 mod links;
 mod names;
 mod races;

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use crate::attributes::{Attributes, Xattrs};
 use crate::content::{Content, FileSource};
 use crate::extents::Extents;
+use crate::merges::Merges;
 use crate::store::{Form, Headers, Segment, StoreError};
 use crate::time::{Instant, Time};
 pub(crate) use stale::Stale;
@@ -46,6 +47,10 @@ pub(crate) struct Attempt {
     pub(crate) written: Extents<FileSource>,
     /// Number of times that the file had been made shorter.
     pub(crate) shrunk: usize,
+    /// Nested manifests that were made for it alone.
+    pub(crate) indexes: Vec<Arc<Segment>>,
+    /// The store has told that it was not stored.
+    pub(crate) is_lost: bool,
     /// The answer did not tell whether it was stored.
     pub(crate) is_in_doubt: bool,
     /// Nothing has been written since.
@@ -106,6 +111,7 @@ pub(crate) struct State {
     pub(crate) kernel_has: Option<String>,
     pub(crate) was_warned: bool,
     pub(crate) is_flattening: bool,
+    pub(crate) merges: Merges,
     /// Time of this mount's last change in a directory.
     pub(crate) touched: Option<Time>,
 }
@@ -144,6 +150,7 @@ impl State {
             kernel_has: None,
             was_warned: false,
             is_flattening: false,
+            merges: Merges::default(),
             touched: None,
         }
     }
