@@ -96,7 +96,7 @@ impl<S: Store> Vfs<S> {
     async fn commit_waiting(&self, node: &Arc<Node>, waiting: Waiting) -> FsResult<()> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
-        match waiting.is_over() {
+        match waiting.end() {
             true => Ok(()),
             false => self.commit_locked(node).await,
         }

@@ -45,7 +45,7 @@ impl Waiting {
 
     /// The merge begins: calls from now on wait for the next one. Returns true if a merge since the
     /// call has stored what it waits for. The caller holds the node's `mutation`.
-    pub(super) fn is_over(mut self) -> bool {
+    pub(super) fn end(mut self) -> bool {
         self.let_go();
         self.node.state.lock().merges.has(self.number)
     }
