@@ -279,11 +279,6 @@ impl Content {
         self.size
     }
 
-    /// About the number of parts of the next version: that of its base, and of the local writes.
-    pub(crate) fn parts(&self) -> usize {
-        self.base.extents.len() + self.written.len()
-    }
-
     pub(crate) fn base(&self) -> &Layout {
         &self.base
     }

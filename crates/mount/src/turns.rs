@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_types::hex;
 use sha2::{Digest, Sha256};
 
 use crate::chance;
@@ -35,7 +36,7 @@ pub(crate) struct Turn {
 /// The name of a file's turn: by its path, since mounts do not share ids of new files.
 fn name_of(path: &str) -> String {
     let digest = Sha256::digest(path);
-    let hash: String = digest[..16].iter().map(|b| format!("{b:02x}")).collect();
+    let hash = hex::encode(&digest[..16]);
     format!("{SEGMENTS}/{hash}/{NAME}")
 }
 

@@ -66,7 +66,7 @@ async fn flatten<S: Store>(
         let merges = node.state.lock().merges.took * QUIET_MERGES;
         committer.pause(quiet.max(merges.min(QUIET_MAX))).await?;
         let etag = Some(committer.store.head_newest(path).await?.etag);
-        // What is written here goes to the store soon, and makes small parts anew.
+        // Local writes go to the store soon, and make small parts anew.
         let is_written = {
             let state = node.state.lock();
             state.writers > 0 && state.content.is_dirty()

@@ -69,6 +69,11 @@ impl Drop for Waiting {
     }
 }
 
+/// About the number of parts of the next version: those of its base, and of the local writes.
+fn parts(state: &State) -> usize {
+    state.content.base().extents.len() + state.content.written().len()
+}
+
 impl<S: Store> Vfs<S> {
     /// Waits for other writers of the file, if a merge with what they write costs less than two.
     pub(super) async fn gather(&self, node: &Arc<Node>) -> Waiting {
@@ -103,7 +108,7 @@ impl<S: Store> Vfs<S> {
     /// Does a merge write indexes?
     fn is_costly(&self, state: &State) -> bool {
         let limits = &self.options.limits;
-        let parts = state.content.parts() as u64;
+        let parts = parts(state) as u64;
         state.is_dirty() && !state.is_unlinked && parts > limits.flat_parts(state.content.size())
     }
 
@@ -117,7 +122,7 @@ impl<S: Store> Vfs<S> {
             if state.merges.has(number) {
                 return;
             }
-            let parts = COST_OF_PART * state.content.parts() as u32;
+            let parts = COST_OF_PART * parts(&state) as u32;
             (state.merges.took.max(parts), state.merges.changes)
         };
         let quiet = (cost / QUIET_COSTS).clamp(QUIET_MIN, QUIET_MAX);
