@@ -25,6 +25,9 @@ pub struct Capabilities {
     /// For conditions of writes a symlink has its `X-Symlink-Target` as ETag, and not that of an empty
     /// object.
     pub tells_symlinks: bool,
+    /// A copy of a large object's manifest can be made on the condition that it is the one with this
+    /// `X-Manifest-Etag`.
+    pub tells_manifests: bool,
     /// Maximum seconds for which a container's change feed waits; none without one.
     pub change_feed_wait_secs: Option<u64>,
     /// Maximum bytes of an object's name.
@@ -41,6 +44,7 @@ impl Default for Capabilities {
             conditional_policies: Vec::new(),
             has_symlinks: false,
             tells_symlinks: false,
+            tells_manifests: false,
             change_feed_wait_secs: None,
             object_name_bytes: OBJECT_NAME_BYTES,
             request_line_bytes: REQUEST_LINE_BYTES,
@@ -76,6 +80,8 @@ struct ConditionalWrites {
     policies: Vec<String>,
     #[serde(default)]
     links: bool,
+    #[serde(default)]
+    manifests: bool,
 }
 
 impl Capabilities {
@@ -90,6 +96,7 @@ impl Capabilities {
         Ok(Capabilities {
             conditional_policies: writes.policies,
             tells_symlinks: writes.links,
+            tells_manifests: writes.manifests,
             has_symlinks: info.symlink.is_some(),
             change_feed_wait_secs: info.change_feed.map(|feed| feed.max_wait),
             object_name_bytes: limits.max_object_name_length.unwrap_or(OBJECT_NAME_BYTES),
@@ -154,6 +161,13 @@ mod tests {
         ));
         assert!(!tells(r#"{"conditional_writes":{"policies":["gold"]}}"#));
         assert!(!tells(r#"{"symlink":{"symloop_max":2}}"#));
+        let tells = |text: &str| {
+            Capabilities::parse(text.as_bytes())
+                .unwrap()
+                .tells_manifests
+        };
+        assert!(tells(r#"{"conditional_writes":{"manifests":true}}"#));
+        assert!(!tells(r#"{"conditional_writes":{"links":true}}"#));
     }
 
     #[test]

@@ -108,6 +108,9 @@ pub(crate) enum Form {
 pub(crate) struct Stat {
     pub(crate) bytes: u64,
     pub(crate) etag: String,
+    /// ETag of the stored bytes, which conditions of copies are about: of a large object its manifest's.
+    /// `None` where the store does not tell it.
+    pub(crate) stored_etag: Option<String>,
     /// Time when it or its metadata was stored.
     pub(crate) changed: Time,
     pub(crate) form: Form,
@@ -358,8 +361,8 @@ pub(crate) trait Store: Send + Sync + 'static {
         expect: Expect<'_>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Copies an object, or a large object's manifest. With `etag`, only that version of the source
-    /// ([`Why::Changed`]).
+    /// Copies an object, or a large object's manifest. With `etag`, its [`Stat::stored_etag`], only that
+    /// version of the source ([`Why::Changed`]).
     fn copy(
         &self,
         source: &str,

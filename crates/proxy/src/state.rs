@@ -113,6 +113,8 @@ impl Proxy {
                     "policies": names,
                     // A link that follows its target has the target as its ETag.
                     "links": true,
+                    // Conditions of a copy of a manifest are of its X-Manifest-Etag.
+                    "manifests": true,
                 }),
             );
         }

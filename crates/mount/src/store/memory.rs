@@ -302,10 +302,19 @@ fn of_version(name: &str, object: &Object, etag: &str) -> Result<()> {
     }
 }
 
+/// A manifest's own ETag is another than that of its object.
+fn stored_etag(object: &Object) -> String {
+    match object.body {
+        Body::Bytes(_) | Body::Link(_) => object.etag.clone(),
+        Body::Parts(_) => format!("manifest of {}", object.etag),
+    }
+}
+
 fn stat(object: &Object) -> Stat {
     Stat {
         bytes: object.bytes(),
         etag: object.etag.clone(),
+        stored_etag: Some(stored_etag(object)),
         changed: object.changed,
         form: match object.body {
             Body::Bytes(_) | Body::Link(_) => Form::Plain,
@@ -504,8 +513,11 @@ impl Store for MemoryStore {
         self.called("COPY", source).await?;
         let mut objects = self.objects.lock();
         let object = find(&objects, source)?.clone();
-        if let Some(etag) = etag {
-            of_version(source, &object, etag)?;
+        if let Some(etag) = etag
+            && stored_etag(&object) != etag
+        {
+            let message = format!("{source} is {:?}", object.etag);
+            return Err(StoreError::new(Why::Changed, message));
         }
         self.tell(target, Some(&object));
         objects.insert(target.to_owned(), object);

@@ -44,6 +44,8 @@ pub(crate) struct SwiftStore {
     decides: AtomicBool,
     /// With conditions a link has its target as ETag.
     tells_links: bool,
+    /// Conditions of copies of manifests are of their `X-Manifest-Etag`.
+    tells_manifests: bool,
     has_links: bool,
     feed_wait: Option<Duration>,
     limits: NameLimits,
@@ -95,10 +97,15 @@ impl SwiftStore {
             swift,
             container: container.to_owned(),
             has_links: capabilities.has_symlinks,
+            tells_manifests: capabilities.tells_manifests,
             tells_links: decides && capabilities.tells_symlinks,
             feed_wait: capabilities.change_feed_wait_secs.map(Duration::from_secs),
             decides: AtomicBool::new(decides),
         }
+    }
+
+    fn stat(&self, info: Info) -> Stat {
+        stat(info, &self.container, self.tells_manifests)
     }
 
     /// Do conditions of writes tell a link from an empty object?
@@ -269,7 +276,7 @@ fn home(info: &Info, container: &str) -> Option<String> {
     (is_account && is_home(name)).then(|| name.to_owned())
 }
 
-fn stat(info: Info, container: &str) -> Stat {
+fn stat(info: Info, container: &str, tells_manifests: bool) -> Stat {
     let home = home(&info, container);
     let mut headers = Headers::new(&info.content_type);
     for (name, value) in &info.headers {
@@ -288,9 +295,15 @@ fn stat(info: Info, container: &str) -> Stat {
         () if info.headers.contains_key("x-object-manifest") => Form::Dynamic,
         () => Form::Plain,
     };
+    let manifest_etag = || info.header("x-manifest-etag").map(str::to_owned);
+    let stored_etag = match form {
+        Form::Plain => Some(info.etag.clone()),
+        _ => tells_manifests.then(manifest_etag).flatten(),
+    };
     Stat {
         bytes: info.bytes,
         etag: info.etag,
+        stored_etag,
         changed: timestamp.map_or_else(Time::default, time),
         form,
         headers,
@@ -341,7 +354,7 @@ impl Store for SwiftStore {
 
     async fn head_newest(&self, name: &str) -> Result<Stat> {
         let info = self.swift.head_newest(&self.container, name).await?;
-        Ok(stat(info, &self.container))
+        Ok(self.stat(info))
     }
 
     fn has_links(&self) -> bool {
@@ -351,7 +364,7 @@ impl Store for SwiftStore {
     async fn head_link(&self, name: &str) -> Result<Stat> {
         let info = self.swift.head_symlink(&self.container, name).await?;
         let target = info.header("x-symlink-target").map(str::to_owned);
-        let stat = stat(info, &self.container);
+        let stat = self.stat(info);
         match target.filter(|_| self.tells_links()) {
             Some(etag) => Ok(Stat { etag, ..stat }),
             None => Ok(stat),

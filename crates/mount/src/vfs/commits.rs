@@ -299,6 +299,7 @@ impl<S: Store> Vfs<S> {
             // The last of several names was removed: another object there would have none.
             Err(look) if look.why == Why::NotFound && is_home(path) => return Err(FsError::Stale),
             Err(look) if look.why == Why::NotFound => {
+                self.give_up_doubts(node).await?;
                 // Removed: the old version's object can no longer be read, but its segments can. If
                 // no version was expected, nothing has changed.
                 node.state.lock().etag = None;
@@ -325,6 +326,11 @@ impl<S: Store> Vfs<S> {
             Err(error) if error.why == Why::Changed => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        let is_ours = |attempt: &Attempt| history::has(&stat.headers, &attempt.token);
+        let is_ours = node.state.lock().attempts.iter().any(is_ours);
+        if !is_ours {
+            self.give_up_doubts(node).await?;
+        }
         let (needed, is_new) = {
             let mut state = node.state.lock();
             let attempts = state.attempts.iter().rev();
@@ -376,6 +382,21 @@ impl<S: Store> Vfs<S> {
             None if !is_new && !error.is_in_doubt => return Err(error.into()),
             None => self.rebase(node, path, stat, layout, &error),
         }
+        Ok(())
+    }
+
+    /// Leaves the segments of attempts in doubt to the sweep, where their versions are not under the name
+    /// that they were written to: one may have been there, and another host may have given it another.
+    async fn give_up_doubts(&self, node: &Node) -> FsResult<()> {
+        let segments: Vec<Arc<Segment>> = {
+            let state = node.state.lock();
+            let doubtful = state.attempts.iter().filter(|attempt| attempt.is_in_doubt);
+            doubtful
+                .flat_map(|attempt| attempt.needed.iter().cloned())
+                .collect()
+        };
+        // The marks stay.
+        self.committer.share(&segments, &[]).await?;
         Ok(())
     }
 

@@ -178,11 +178,18 @@ impl<S: Store> Vfs<S> {
         let held: Vec<&Mark> = shared.iter().collect();
         let mut new = self.committer.share(&segments, &held).await?;
         shared.append(&mut new);
-        // A copied manifest has an ETag of its own, so a concurrent write is detected only by the
-        // deletion.
         let is_plain = node.state.lock().form == Form::Plain;
-        let expected = etag.as_deref().filter(|_| is_plain);
-        match self.store.copy(from, to, expected).await {
+        let expected = match is_plain {
+            true => etag.clone(),
+            false => {
+                let stat = self.store.head_newest(from).await?;
+                if Some(&stat.etag) != etag.as_ref() {
+                    return Ok(None);
+                }
+                stat.stored_etag
+            }
+        };
+        match self.store.copy(from, to, expected.as_deref()).await {
             Ok(()) => Ok(Some(etag.unwrap_or_default())),
             Err(error) if error.why == Why::Changed => Ok(None),
             Err(error) => Err(error.into()),
@@ -314,8 +321,9 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Copies an object as it was listed. A small one has no segments: if another mount has written it
-    /// since, it may have some, which are marked before the copy. Returns their marks, beside `marks`.
+    /// Copies an object. A small one, as it was listed, has no segments: if another mount has written it
+    /// since, it may have some; those of any version are marked before its copy. Returns their marks, beside
+    /// `marks`.
     async fn copy_known(
         &self,
         name: &str,
@@ -323,15 +331,12 @@ impl<S: Store> Vfs<S> {
         known: &Known,
         marks: &[Mark],
     ) -> FsResult<Vec<Mark>> {
-        let is_small = known.bytes <= self.options.limits.whole_bytes;
-        match self
-            .store
-            .copy(name, new, is_small.then_some(&*known.etag))
-            .await
-        {
-            Ok(()) => return Ok(Vec::new()),
-            Err(error) if error.why == Why::Changed && is_small => {}
-            Err(error) => return Err(error.into()),
+        if known.bytes <= self.options.limits.whole_bytes {
+            match self.store.copy(name, new, Some(&known.etag)).await {
+                Ok(()) => return Ok(Vec::new()),
+                Err(error) if error.why == Why::Changed => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let mut shared = Vec::new();
         for _ in 0..COPIES_MAX {
@@ -368,7 +373,7 @@ impl<S: Store> Vfs<S> {
         let held: Vec<&Mark> = marks.iter().chain(&*shared).collect();
         let mut new_marks = self.committer.share(&segments, &held).await?;
         shared.append(&mut new_marks);
-        let expected = (stat.form == Form::Plain).then_some(&*stat.etag);
+        let expected = stat.stored_etag.as_deref();
         match self.store.copy(name, new, expected).await {
             Ok(()) => Ok(true),
             Err(error) if is_other(error.why) => Ok(false),

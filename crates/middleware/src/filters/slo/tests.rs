@@ -166,6 +166,17 @@ async fn inline_data_ranges_and_manifests_within() {
     let raw = "/v1/a/c/outer?multipart-manifest=get&format=raw";
     let response = ask(&app, "GET", raw, &[]).await;
     let body = text(response).await;
+    let head = ask(&app, "HEAD", "/v1/a/c/outer", &[]).await;
+    let stored = header(&head, "x-manifest-etag").unwrap().to_owned();
+    for (name, value, status) in [
+        ("if-match", stored.as_str(), 200),
+        ("if-match", "x", 412),
+        ("if-none-match", stored.as_str(), 304),
+        ("if-none-match", "x", 200),
+    ] {
+        let response = ask(&app, "GET", raw, &[(name, value)]).await;
+        assert_eq!(response.status(), status, "{name}: {value}");
+    }
     let entries: Vec<Value> = serde_json::from_str(&body).unwrap();
     assert_eq!(entries[0]["data"], "PDw=");
     assert_eq!(entries[1]["range"], "3-16");
