@@ -12,12 +12,15 @@ use crate::error::AdviseError;
 use crate::paths::World;
 use crate::placement::Placement;
 use crate::random::Dice;
+use crate::simulate::{Busy, Options, run};
 use crate::workload::{Operation, Workload};
 
 /// Number of operations over which demands are averaged.
 const SAMPLED_OPERATIONS: usize = 2000;
 /// Maximum number of workers for MVA, whose time grows with their square.
 const WORKERS_MAX: usize = 1024;
+/// Operations, one at a time, that tell how much of a known disk each uses.
+const LONE_OPERATIONS: u64 = 400;
 
 /// Mean demands of one operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,6 +173,10 @@ pub fn by_mva(
     calibration: &Calibration,
     placement: &Placement,
 ) -> Result<Means, AdviseError> {
+    if calibration.is_known(placement) {
+        let (station, delay) = most_used_disk(cluster, workload, calibration, placement)?;
+        return Ok(of_load(&[station], delay, workload));
+    }
     let demands = Demands::new(cluster, workload, calibration, placement)?;
     let mut stations: Vec<MvaStation<'_>> = Vec::new();
     for (station, seconds) in &demands.stations {
@@ -196,23 +203,57 @@ pub fn by_mva(
         });
     }
     let delay = calibration.store.hand_over * 3.0 + cluster.network.client_rtt_ms / 1000.0;
-    let Some(rate) = workload.rate else {
-        return Ok(mva(
-            &stations,
-            delay,
-            workload.workers.unwrap_or(1) as usize,
-        ));
+    Ok(of_load(&stations, delay, workload))
+}
+
+/// The most used disk of known hardware by operations that are alone, and the time that each of them
+/// spends elsewhere: MVA knows neither forks nor shared syncs.
+fn most_used_disk(
+    cluster: &Cluster,
+    workload: &Workload,
+    calibration: &Calibration,
+    placement: &Placement,
+) -> Result<(MvaStation<'static>, f64), AdviseError> {
+    let alone = Workload {
+        workers: Some(1),
+        rate: None,
+        ..workload.clone()
     };
-    let mut best = mva(&stations, delay, 1);
+    let options = Options {
+        operations: LONE_OPERATIONS,
+        warm_up: LONE_OPERATIONS / 8,
+        ..Options::default()
+    };
+    let outcome = run(cluster, &alone, calibration, placement, &options)?;
+    let channels = |b: &&Busy| b.kind == "disk";
+    let used = outcome.busy.iter().filter(channels).map(|b| b.utilisation);
+    let servers = match placement.disks.first() {
+        Some(disk) => f64::from(calibration.medium(&disk.medium)?.channels),
+        None => 1.0,
+    };
+    let demand = used.fold(0.0, f64::max) * servers / outcome.throughput;
+    let station = MvaStation {
+        demand,
+        speed: Box::new(move |jobs| servers.min(jobs as f64)),
+    };
+    Ok((station, (outcome.mean() - demand).max(0.0)))
+}
+
+/// The closed loop, or the one that has an open loop's rate.
+fn of_load(stations: &[MvaStation<'_>], delay: f64, workload: &Workload) -> Means {
+    let Some(rate) = workload.rate else {
+        return mva(stations, delay, workload.workers.unwrap_or(1) as usize);
+    };
+    let mut best = mva(stations, delay, 1);
     let mut workers = 1;
     while best.throughput < rate && workers < WORKERS_MAX {
         workers = (workers * 5 / 4).max(workers + 1);
-        best = mva(&stations, delay, workers);
+        best = mva(stations, delay, workers);
     }
-    Ok(Means {
+    Means {
         throughput: best.throughput.min(rate),
         ..best
-    })
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::conformal::Residuals;
+use crate::emulation::Emulation;
 use crate::error::AdviseError;
+use crate::hardware;
+use crate::placement::Placement;
 use crate::random::Spread;
 use crate::read::{self, within};
 use crate::scope::Scope;
@@ -26,6 +29,9 @@ pub struct Calibration {
     pub store: StoreCost,
     pub load: LoadCost,
     pub medium: BTreeMap<String, Medium>,
+    /// What the store and its file systems ask of disks whose hardware is known.
+    #[serde(default)]
+    pub files: FileCost,
     pub scope: Scope,
     /// Prediction errors on held-out cells.
     #[serde(default)]
@@ -92,6 +98,49 @@ pub struct Medium {
     /// CPU time of a group sync, before the disk's time.
     #[serde(default)]
     pub sync_cpu: f64,
+    /// Its service times, where they are known; the times above then do not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<hardware::Medium>,
+}
+
+/// Requests to a disk of known hardware, as counted on emulated ones. A sync of a file system writes
+/// what was written, commits the journal, and writes the journal's blocks home.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileCost {
+    /// Bytes of a journal's commit without its block of commitment, and more for each member of a
+    /// sync.
+    pub journal_base: f64,
+    pub journal_member: f64,
+    /// How often a sync commits twice.
+    pub second_commit: f64,
+    /// Blocks of directories that each member has written.
+    pub directories: f64,
+    /// Blocks of bitmaps that a sync writes before the commit.
+    pub bitmaps: f64,
+    /// Blocks written home: of tables by each sync, and anywhere for each member.
+    pub home_tables: f64,
+    pub home_member: f64,
+    /// Bytes of a row's entry in a database's log, in whole blocks.
+    pub log_bytes: f64,
+    /// Seconds after rows in which others are logged.
+    pub busy_seconds: f64,
+}
+
+impl Default for FileCost {
+    fn default() -> Self {
+        FileCost {
+            journal_base: 8192.0,
+            journal_member: 24_576.0,
+            second_commit: 0.7,
+            directories: 0.5,
+            bitmaps: 1.0,
+            home_tables: 4.0,
+            home_member: 1.0,
+            log_bytes: 4096.0,
+            busy_seconds: 0.1,
+        }
+    }
 }
 
 impl Calibration {
@@ -151,6 +200,26 @@ impl Calibration {
         Ok(())
     }
 
+    /// Is the hardware of a cluster's disks known?
+    pub fn is_known(&self, placement: &Placement) -> bool {
+        let known = |medium: &String| {
+            self.medium
+                .get(medium)
+                .is_some_and(|m| m.hardware.is_some())
+        };
+        placement.disks.iter().any(|disk| known(&disk.medium))
+    }
+
+    /// The same with the media of an emulation, whose hardware is known without a measurement.
+    pub fn with_media(&self, emulation: Option<&Emulation>) -> Calibration {
+        let mut with = self.clone();
+        for (name, hardware) in emulation.into_iter().flat_map(|e| &e.media) {
+            with.medium
+                .insert(name.clone(), Medium::of_hardware(hardware));
+        }
+        with
+    }
+
     pub fn to_text(&self) -> String {
         toml::to_string(self).unwrap_or_default()
     }
@@ -172,6 +241,23 @@ impl Calibration {
 }
 
 impl Medium {
+    /// A medium of known service times. Those that [`fit`](crate::fit) would measure are zero.
+    pub fn of_hardware(hardware: &hardware::Medium) -> Medium {
+        Medium {
+            channels: hardware.channels,
+            read_base: 0.0,
+            read_byte: 0.0,
+            read_spread: Spread::Fixed,
+            seek_whole: 0.0,
+            sync_base: 0.0,
+            sync_member: 0.0,
+            sync_byte: 0.0,
+            sync_spread: Spread::Fixed,
+            sync_cpu: 0.0,
+            hardware: Some(hardware.clone()),
+        }
+    }
+
     /// Mean time of a read after a seek over `distance`, a fraction (0 to 1) of the disk.
     pub fn read(&self, bytes: f64, distance: f64) -> f64 {
         self.read_base + self.seek_whole * distance.clamp(0.0, 1.0).sqrt() + self.read_byte * bytes
@@ -201,6 +287,7 @@ pub(crate) mod tests {
             sync_byte: 5e-9,
             sync_spread: Spread::LogNormal(0.4),
             sync_cpu: 2e-4,
+            hardware: None,
         };
         Calibration {
             schema: SCHEMA.into(),
@@ -228,6 +315,7 @@ pub(crate) mod tests {
                 write_byte: 3e-10,
             },
             medium: [("disk".to_owned(), medium)].into(),
+            files: FileCost::default(),
             scope: Scope::default(),
             residuals: Residuals::default(),
         }

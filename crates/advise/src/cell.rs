@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
+use crate::emulation::Emulation;
 use crate::error::AdviseError;
 use crate::read::{self, within};
 use crate::workload::Workload;
@@ -22,6 +23,9 @@ pub struct Cell {
     /// It passed its producer's checks.
     #[serde(default = "yes")]
     pub accepted: bool,
+    /// How its hardware was emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulation: Option<Emulation>,
     /// The zone whose devices were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_zone: Option<u32>,
@@ -61,9 +65,27 @@ pub struct Measured {
     /// Fraction of the host's CPUs used by others meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
+    /// Requests of the emulated disks for each operation, over all disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskUse>,
+    /// Lateness of the emulated hardware, as a fraction of its times: the worst device or network.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<f64>,
     /// Time of a single sync on the store's disk before the load began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lone_sync_ms: Option<f64>,
+}
+
+/// What disks did for one operation, and how busy they were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskUse {
+    pub reads: f64,
+    pub writes: f64,
+    pub flushes: f64,
+    pub read_bytes: f64,
+    pub written_bytes: f64,
+    pub busy: f64,
 }
 
 impl Cell {
@@ -88,6 +110,9 @@ impl Cell {
         }
         self.cluster.check()?;
         self.workload.check()?;
+        if let Some(emulation) = &self.emulation {
+            emulation.check(&self.cluster)?;
+        }
         if self.repetitions.is_empty() {
             let remedy = "a cell has at least one repetition";
             return Err(AdviseError::field(FILE, "repetitions", "empty", remedy));
@@ -149,6 +174,8 @@ impl Cell {
             storage_cpu: some(|m| m.storage_cpu),
             others: some(|m| m.others),
             lone_sync_ms: some(|m| m.lone_sync_ms),
+            late: some(|m| m.late),
+            disk: all.iter().find_map(|m| m.disk),
         }
     }
 }
@@ -189,6 +216,7 @@ pub(crate) mod tests {
             name: "one".into(),
             emulated: false,
             accepted: true,
+            emulation: None,
             lost_zone: None,
             cluster: Cluster::parse(HOST).unwrap(),
             workload: Workload::parse(SMALL).unwrap(),

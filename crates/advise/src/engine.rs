@@ -5,11 +5,16 @@
 //! progress, and then syncs once for all of them. A fork continues when the required number of its
 //! branches have ended; the others continue in parallel.
 
+mod storage;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::calibration::Medium;
 use crate::random::Dice;
+
+pub use storage::{GatherCounts, Io, Work};
+use storage::{Gathering, HardDisk, Run};
 
 /// The next step of a task. Its duration has been drawn already.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +26,17 @@ pub enum Step {
     Sync {
         group: usize,
         bytes: f64,
+    },
+    /// Requests of a disk of known hardware, all at once.
+    Io {
+        disk: usize,
+        requests: Vec<Io>,
+    },
+    /// Waits for a run of a gathering.
+    Join {
+        gathering: usize,
+        /// Bytes of what the task has written; several where it is itself a run for several.
+        writes: Vec<f64>,
     },
     Wait {
         seconds: f64,
@@ -106,10 +122,19 @@ struct Task {
     /// The fork being waited for, and the number of branches still required.
     waits_for: Option<(u64, usize)>,
     token: Option<u64>,
+    /// The run of a gathering that this is.
+    run: Option<Run>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
+    Disk {
+        disk: usize,
+    },
+    Answered {
+        disk: usize,
+        task: usize,
+    },
     Served {
         station: usize,
         job: Job,
@@ -159,6 +184,9 @@ pub struct Engine {
     forks: u64,
     stations: Vec<Station>,
     groups: Vec<Group>,
+    disks: Vec<HardDisk>,
+    disk_busy_at_reset: Vec<u64>,
+    gatherings: Vec<Gathering>,
     tasks: Vec<Task>,
     free: Vec<usize>,
     ended: VecDeque<u64>,
@@ -175,6 +203,9 @@ impl Engine {
             forks: 0,
             stations: Vec::new(),
             groups: Vec::new(),
+            disks: Vec::new(),
+            disk_busy_at_reset: Vec::new(),
+            gatherings: Vec::new(),
             tasks: Vec::new(),
             free: Vec::new(),
             ended: VecDeque::new(),
@@ -226,6 +257,7 @@ impl Engine {
         for group in &mut self.groups {
             group.counts = GroupCounts::default();
         }
+        self.reset_storage();
     }
 
     pub fn seconds_counted(&self) -> f64 {
@@ -292,6 +324,8 @@ impl Engine {
             match due.event {
                 Event::Alarm { token } => return Some(Happened::Alarm { token }),
                 Event::Waited { task } => self.go_on(task),
+                Event::Disk { disk } => self.advance_disk(disk),
+                Event::Answered { disk, task } => self.answered(disk, task),
                 Event::Served {
                     station,
                     job,
@@ -321,6 +355,7 @@ impl Engine {
             parent,
             waits_for: None,
             token,
+            run: None,
         };
         match self.free.pop() {
             Some(index) => {
@@ -352,6 +387,8 @@ impl Engine {
                     );
                 }
                 Some(Step::Sync { group, bytes }) => self.gather(group, task, bytes),
+                Some(Step::Io { disk, requests }) => self.submit(task, disk, &requests),
+                Some(Step::Join { gathering, writes }) => self.join(gathering, task, writes),
                 Some(Step::Fork { need, branches }) => next = self.fork(task, need, branches),
             }
         }
@@ -378,6 +415,9 @@ impl Engine {
         let ended = std::mem::take(&mut self.tasks[task]);
         self.free.push(task);
         self.ended.extend(ended.token);
+        if let Some(run) = ended.run {
+            self.ended_run(run);
+        }
         let (parent, fork) = ended.parent?;
         let waits_for = &mut self.tasks[parent].waits_for;
         let (_, need) = waits_for.as_mut().filter(|(waited, _)| *waited == fork)?;
@@ -513,7 +553,7 @@ pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usiz
         match step {
             Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
             Step::Sync { .. } => *engine_groups += 1.0,
-            Step::Wait { .. } => {}
+            Step::Wait { .. } | Step::Io { .. } | Step::Join { .. } => {}
             Step::Fork { branches, .. } => {
                 for branch in branches {
                     demands(branch, engine_groups, sums);

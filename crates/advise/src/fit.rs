@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::calibration::{Calibration, LoadCost, Medium, SCHEMA, StoreCost};
+use crate::calibration::{Calibration, FileCost, LoadCost, Medium, SCHEMA, StoreCost};
 use crate::cell::{Cell, Measured};
 use crate::cluster::Processes;
 use crate::conformal::Residuals;
@@ -127,9 +127,13 @@ pub fn fit(
         store: STORE,
         load: NO_LOAD,
         medium: media,
+        files: FileCost::default(),
         scope,
         residuals: Residuals::default(),
     };
+    for cell in &cells {
+        calibration = calibration.with_media(cell.emulation.as_ref());
+    }
     let mut placed = Vec::new();
     for cell in &cells {
         placed.push(Placed {
@@ -210,7 +214,13 @@ impl Placed<'_> {
         let on_processors = sums
             .iter()
             .filter(|(station, _)| processors.contains(station));
-        Ok(on_processors.map(|(_, seconds)| seconds).sum::<f64>() / SAMPLES as f64)
+        // Measured seconds are those of a core of the host, whatever the cluster's.
+        let speed = match self.cell.emulation {
+            Some(_) => cluster.node[0].core_speed,
+            None => 1.0,
+        };
+        let all = on_processors.map(|(_, seconds)| seconds).sum::<f64>();
+        Ok(all * speed / SAMPLES as f64)
     }
 }
 
@@ -238,6 +248,9 @@ fn fit_load(placed: &[Placed<'_>], calibration: &mut Calibration) -> Result<(), 
             features.push(at.seconds(&unit)?);
         }
         rows.push((features, measured));
+    }
+    if rows.is_empty() {
+        return Ok(());
     }
     let mut start = LoadCost {
         read_op: 5e-5,

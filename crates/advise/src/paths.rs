@@ -6,13 +6,16 @@
 //! replica, or as many fragments as decoding needs; content that is not in memory is read from the
 //! disk. Bodies above [`STREAMED_MIN_BYTES`] are transferred by all parties concurrently.
 
+mod writes;
+
 use std::collections::{HashMap, HashSet};
 
 use crate::cache::hit_part;
 use crate::calibration::{Calibration, StoreCost};
-use crate::cluster::{Cluster, Erasure, Processes, Role};
-use crate::engine::{Engine, Step};
+use crate::cluster::{Cluster, Processes, Role};
+use crate::engine::{Engine, Io, Step, Work};
 use crate::error::AdviseError;
+use crate::hardware::Medium as Hardware;
 use crate::placement::Placement;
 use crate::random::{Dice, Spread};
 use crate::workload::{Operation, Workload};
@@ -37,6 +40,17 @@ pub struct HostStations {
 pub struct DiskStations {
     pub channel: usize,
     pub group: usize,
+    /// Of a disk whose hardware is known; the two above then are not used.
+    pub known: Option<KnownDisk>,
+}
+
+/// A disk of known hardware, and the gathering of its objects.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownDisk {
+    pub disk: usize,
+    pub objects: usize,
+    journal: usize,
+    syncs: usize,
 }
 
 /// Name and kind of a station, for results.
@@ -46,6 +60,9 @@ pub struct StationName {
     pub kind: &'static str,
     pub of: String,
 }
+
+/// A row's container, by its number, and the device of its database; none if that is lost.
+type Row = (usize, Option<usize>);
 
 /// A cluster as stations of an engine, with the costs of operations.
 #[derive(Debug)]
@@ -63,11 +80,38 @@ pub struct World<'a> {
     targets: HashMap<usize, Vec<usize>>,
     /// Devices of container databases; `None` for a lost one.
     containers: Vec<Vec<Option<usize>>>,
+    /// Gatherings of containers' rows, by container and device.
+    rows: HashMap<(usize, usize), usize>,
     /// Cache hit ratio of reads.
     hit: f64,
     /// Fraction of a disk that contains objects.
     span: f64,
     spread: Spread,
+}
+
+/// Threads that write objects of a device, each a batch at a time.
+const COMMIT_THREADS: usize = 2;
+
+impl KnownDisk {
+    fn new(it: &Hardware, bytes: f64, calibration: &Calibration, engine: &mut Engine) -> KnownDisk {
+        let disk = engine.add_disk(it, bytes);
+        let files = &calibration.files;
+        let journal = engine.add_gathering(Work::Journal, disk, 1, files);
+        let syncs = engine.add_gathering(Work::FileSystem { journal }, disk, 1, files);
+        let objects = engine.add_gathering(Work::Objects { syncs }, disk, COMMIT_THREADS, files);
+        KnownDisk {
+            disk,
+            objects,
+            journal,
+            syncs,
+        }
+    }
+
+    fn add_rows(self, calibration: &Calibration, engine: &mut Engine) -> usize {
+        let (syncs, journal) = (self.syncs, self.journal);
+        let work = Work::Rows { syncs, journal };
+        engine.add_gathering(work, self.disk, 1, &calibration.files)
+    }
 }
 
 impl<'a> World<'a> {
@@ -108,7 +152,13 @@ impl<'a> World<'a> {
             name(channel, "disk", &disk_name(placement, disk.host, number));
             let processor = Some(hosts[disk.host].processor);
             let group = engine.add_group(channel, processor, medium.clone());
-            disks.push(DiskStations { channel, group });
+            let known = medium.hardware.as_ref();
+            let known = known.map(|it| KnownDisk::new(it, disk.bytes, calibration, engine));
+            disks.push(DiskStations {
+                channel,
+                group,
+                known,
+            });
         }
         let proxies = (0..placement.hosts.len()).filter(|h| placement.hosts[*h].is_proxy);
         let mut dice = Dice::new(u64::from(workload.containers));
@@ -118,6 +168,16 @@ impl<'a> World<'a> {
             let alive = |device: usize| (!lost.contains(&device)).then_some(device);
             rows.into_iter().map(alive).collect()
         });
+        let containers: Vec<Vec<Option<usize>>> = containers.collect();
+        let mut rows = HashMap::new();
+        for (number, devices) in containers.iter().enumerate() {
+            for device in devices.iter().flatten() {
+                if let Some(known) = disks[placement.devices[*device].disk].known {
+                    let gathering = known.add_rows(calibration, engine);
+                    rows.insert((number, *device), gathering);
+                }
+            }
+        }
         let spread = match calibration.store.spread {
             0.0 => Spread::Fixed,
             deviation => Spread::LogNormal(deviation),
@@ -129,7 +189,8 @@ impl<'a> World<'a> {
             calibration,
             proxies: proxies.collect(),
             targets: HashMap::new(),
-            containers: containers.collect(),
+            containers,
+            rows,
             hit: hit_part(cluster, workload),
             span: (stored / raw.max(1.0)).min(1.0),
             hosts,
@@ -184,8 +245,8 @@ impl<'a> World<'a> {
             seconds: self.cluster.network.client_rtt_ms / 1000.0,
         }];
         match operation {
-            Operation::Read => self.read(proxy, &rows, size, dice, &mut steps),
-            Operation::Head => self.read(proxy, &rows, 0.0, dice, &mut steps),
+            Operation::Read => self.read(proxy, (partition, &rows), size, dice, &mut steps),
+            Operation::Head => self.read(proxy, (partition, &rows), 0.0, dice, &mut steps),
             Operation::Write => self.write(proxy, &rows, size, dice, &mut steps),
             Operation::Delete => self.write(proxy, &rows, 0.0, dice, &mut steps),
         }
@@ -312,51 +373,6 @@ impl<'a> World<'a> {
         steps
     }
 
-    fn write(
-        &mut self,
-        proxy: usize,
-        rows: &[usize],
-        size: f64,
-        dice: &mut Dice,
-        steps: &mut Vec<Step>,
-    ) {
-        let (cost, load) = (self.store(), self.calibration.load);
-        let coding = self
-            .cluster
-            .erasure
-            .map_or(0.0, |_| cost.coding_byte * size);
-        let (sent, taken) = (load.write_byte * size, cost.write_byte * size + coding);
-        self.body(
-            size,
-            [load.write_op * BEFORE, sent],
-            (proxy, cost.write_op * BEFORE, taken),
-            dice,
-            steps,
-        );
-        steps.extend(self.link(proxy, 0, size));
-        let containers = self.container_rows(dice);
-        match self.cluster.erasure {
-            Some(erasure) => {
-                self.write_fragments(proxy, rows, size, erasure, &containers, dice, steps)
-            }
-            None => {
-                let branches = rows.iter().enumerate().map(|(index, device)| {
-                    let row = containers.get(index).copied();
-                    let inner = self.stored(*device, size, 0.0, row, dice);
-                    let host = self.placement.devices[*device].host;
-                    self.call(proxy, host, [size, 0.0], inner, dice)
-                });
-                let branches = branches.collect();
-                steps.push(Step::Fork {
-                    need: self.cluster.quorum().size(),
-                    branches,
-                });
-            }
-        }
-        steps.extend(self.processor(proxy, cost.write_op * (1.0 - BEFORE), dice));
-        steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
-    }
-
     /// CPU steps of load generator and proxy for a body: concurrent if it is streamed.
     fn body(
         &self,
@@ -382,136 +398,10 @@ impl<'a> World<'a> {
         });
     }
 
-    fn container_rows(&self, dice: &mut Dice) -> Vec<Option<usize>> {
-        match self.containers.len() {
-            0 => Vec::new(),
-            count => self.containers[dice.below(count)].clone(),
-        }
-    }
-
-    /// An object server's own steps of writing a replica, up to the response.
-    fn stored(
-        &self,
-        device: usize,
-        size: f64,
-        more: f64,
-        row: Option<Option<usize>>,
-        dice: &mut Dice,
-    ) -> Vec<Step> {
-        let cost = self.store();
-        let mut steps = Vec::new();
-        self.content(
-            device,
-            size,
-            cost.write_replica * BEFORE + more,
-            dice,
-            &mut steps,
-        );
-        self.name(
-            device,
-            cost.write_replica * (1.0 - BEFORE) / 2.0,
-            dice,
-            &mut steps,
-        );
-        self.row(device, row, dice, &mut steps);
-        steps
-    }
-
-    /// Writes and syncs content.
-    fn content(&self, device: usize, size: f64, op: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
-        let at = self.placement.devices[device];
-        let seconds = op + self.store().write_replica_byte * size;
-        steps.extend(self.processor(at.host, seconds, dice));
-        steps.extend(self.hand_over(dice));
-        let group = self.disks[at.disk].group;
-        steps.push(Step::Sync { group, bytes: size });
-    }
-
-    /// Links the file and syncs its directory.
-    fn name(&self, device: usize, seconds: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
-        let at = self.placement.devices[device];
-        steps.extend(self.processor(at.host, seconds, dice));
-        let group = self.disks[at.disk].group;
-        steps.push(Step::Sync { group, bytes: 0.0 });
-    }
-
-    /// Updates the container's row, on the server of its database; if that is lost, writes an async
-    /// pending on the device itself.
-    fn row(
-        &self,
-        device: usize,
-        row: Option<Option<usize>>,
-        dice: &mut Dice,
-        steps: &mut Vec<Step>,
-    ) {
-        let Some(container) = row else { return };
-        let own = self.placement.devices[device];
-        let at = container.map_or(own, |container| self.placement.devices[container]);
-        let seconds = self.store().write_replica * (1.0 - BEFORE) / 2.0;
-        let mut inner: Vec<Step> = self.processor(at.host, seconds, dice).into_iter().collect();
-        let group = self.disks[at.disk].group;
-        inner.push(Step::Sync { group, bytes: 0.0 });
-        match container {
-            Some(_) => steps.extend(self.call(own.host, at.host, [0.0, 0.0], inner, dice)),
-            None => steps.extend(inner),
-        }
-    }
-
-    /// Two phases: fragments on a quorum, then the commit on a quorum.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "of one call, as the other policies have it"
-    )]
-    fn write_fragments(
-        &self,
-        proxy: usize,
-        rows: &[usize],
-        size: f64,
-        erasure: Erasure,
-        containers: &[Option<usize>],
-        dice: &mut Dice,
-        steps: &mut Vec<Step>,
-    ) {
-        let cost = self.store();
-        let (need, part) = (self.cluster.quorum().size(), size / f64::from(erasure.data));
-        let first = rows.iter().map(|device| {
-            let mut inner = Vec::new();
-            let op = cost.write_replica * BEFORE + cost.fragment;
-            self.content(*device, part, op, dice, &mut inner);
-            let host = self.placement.devices[*device].host;
-            self.call(proxy, host, [part, 0.0], inner, dice)
-        });
-        let branches = first.collect();
-        steps.push(Step::Fork { need, branches });
-        let second = rows.iter().enumerate().map(|(index, device)| {
-            let mut inner = Vec::new();
-            self.name(
-                *device,
-                cost.write_replica * (1.0 - BEFORE) / 2.0,
-                dice,
-                &mut inner,
-            );
-            self.row(*device, containers.get(index).copied(), dice, &mut inner);
-            let mut branch: Vec<Step> = self.hand_over(dice).into_iter().collect();
-            let host = self.placement.devices[*device].host;
-            if host != proxy {
-                let seconds = self.half_trip(proxy, host);
-                branch.push(Step::Wait { seconds });
-                branch.extend(inner);
-                branch.push(Step::Wait { seconds });
-            } else {
-                branch.extend(inner);
-            }
-            branch
-        });
-        let branches = second.collect();
-        steps.push(Step::Fork { need, branches });
-    }
-
     fn read(
         &mut self,
         proxy: usize,
-        rows: &[usize],
+        (partition, rows): (usize, &[usize]),
         size: f64,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
@@ -527,8 +417,12 @@ impl<'a> World<'a> {
             }
             None => (1, size, 0.0),
         };
-        // One of the rows, in random order for each read.
-        let mut order: Vec<usize> = rows.to_vec();
+        // One of the rows, in random order for each read. Handoffs have nothing yet.
+        let mut order: Vec<usize> = self.placement.objects.primaries(partition);
+        order.retain(|device| !self.lost.contains(device));
+        if order.len() < need {
+            order = rows.to_vec();
+        }
         for last in (1..order.len()).rev() {
             order.swap(last, dice.below(last + 1));
         }
@@ -540,11 +434,7 @@ impl<'a> World<'a> {
             let mut inner: Vec<Step> = Vec::new();
             inner.extend(self.processor(at.host, op + bytes, dice));
             if size > 0.0 && dice.part() >= self.hit {
-                let medium = &self.calibration.medium[&self.placement.disks[at.disk].medium];
-                let distance = dice.part() * self.span;
-                let seconds = medium.read_spread.draw(medium.read(part, distance), dice);
-                let station = self.disks[at.disk].channel;
-                inner.push(Step::Serve { station, seconds });
+                inner.push(self.disk_read(at.disk, part, dice));
             }
             branches.push(self.call(proxy, at.host, [0.0, part], inner, dice));
         }
@@ -561,6 +451,21 @@ impl<'a> World<'a> {
         self.body(size, generator, (proxy, op, bytes), dice, steps);
     }
 
+    /// A read of content that is not in memory.
+    fn disk_read(&self, disk: usize, bytes: f64, dice: &mut Dice) -> Step {
+        if let Some(known) = self.disks[disk].known {
+            return Step::Io {
+                disk: known.disk,
+                requests: vec![Io::Read(bytes, self.span)],
+            };
+        }
+        let medium = &self.calibration.medium[&self.placement.disks[disk].medium];
+        let distance = dice.part() * self.span;
+        let seconds = medium.read_spread.draw(medium.read(bytes, distance), dice);
+        let station = self.disks[disk].channel;
+        Step::Serve { station, seconds }
+    }
+
     /// Steps that copy one object of this size between devices, like a replicator.
     pub fn copy(&mut self, source: usize, target: usize, size: f64, dice: &mut Dice) -> Vec<Step> {
         let cost = self.store();
@@ -568,14 +473,7 @@ impl<'a> World<'a> {
             self.placement.devices[source],
             self.placement.devices[target],
         );
-        let medium = &self.calibration.medium[&self.placement.disks[from.disk].medium];
-        let seconds = medium
-            .read_spread
-            .draw(medium.read(size, dice.part() * self.span), dice);
-        let mut steps = vec![Step::Serve {
-            station: self.disks[from.disk].channel,
-            seconds,
-        }];
+        let mut steps = vec![self.disk_read(from.disk, size, dice)];
         let read = (cost.read_op + cost.read_byte * size) * cost.storage_part;
         steps.extend(self.processor(from.host, read, dice));
         let mut inner = Vec::new();

@@ -1,8 +1,11 @@
 //! Planned cells: a few for calibration, and others, drawn from a seed, for validating predictions.
 
+pub mod emulated;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, DiskGroup, Erasure, Network, Node, Processes, Role, Serves};
+use crate::emulation::Emulation;
 use crate::quantity::Bytes;
 use crate::random::Dice;
 use crate::workload::{Sizes, Workload};
@@ -12,6 +15,9 @@ use crate::workload::{Sizes, Workload};
 #[serde(deny_unknown_fields)]
 pub struct Planned {
     pub name: String,
+    /// How its hardware is emulated; none: `cairn up` on this host's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub emulation: Option<Emulation>,
     /// A zone whose devices are lost before anything is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_zone: Option<u32>,
@@ -121,6 +127,7 @@ impl Shape {
         };
         Planned {
             name,
+            emulation: None,
             lost_zone: self.lost_zone,
             cluster,
             workload,

@@ -92,6 +92,7 @@ pub fn predict_all(
             ..Options::default()
         };
         let (cluster, workload) = (&planned.cluster, &planned.workload);
+        let calibration = &calibration.with_media(planned.emulation.as_ref());
         let outcome = run(cluster, workload, calibration, &placement, &options)?;
         let limits = || workload.limits_ms.iter().copied();
         let simulated = Figures {

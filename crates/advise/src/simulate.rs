@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::calibration::Calibration;
+use crate::cell::DiskUse;
 use crate::cluster::Cluster;
 use crate::engine::{Engine, Happened, Step};
 use crate::error::AdviseError;
@@ -75,6 +76,8 @@ pub struct Outcome {
     pub groups: f64,
     /// Mean number of members in a group.
     pub members: f64,
+    /// What known disks did for one operation.
+    pub disk: DiskUse,
     /// An open loop's rate was achieved.
     pub kept_up: bool,
     /// Bytes per second copied by a repair.
@@ -207,7 +210,11 @@ impl Run<'_> {
             latencies.extend(of_one.iter());
         }
         latencies.sort_by(f64::total_cmp);
-        let groups = self.engine.group_counts();
+        let mut disk = self.engine.disk_use();
+        let mut groups = self.engine.group_counts();
+        let gathered = self.engine.gather_counts();
+        groups.groups += gathered.runs;
+        groups.members += gathered.members;
         let operations = latencies.len().max(1) as f64;
         let busy = self.world.names.iter().map(|name| Busy {
             kind: name.kind,
@@ -216,13 +223,30 @@ impl Run<'_> {
         });
         let mut busy: Vec<Busy> = busy.collect();
         for (number, at) in self.world.disks.iter().enumerate() {
+            if let Some(known) = at.known {
+                busy.push(Busy {
+                    kind: "disk",
+                    of: self.world.disk_name(number),
+                    utilisation: self.engine.disk_utilisation(known.disk),
+                });
+            }
             busy.push(Busy {
                 kind: "syncs",
                 of: self.world.disk_name(number),
                 utilisation: self.engine.group_utilisation(at.group),
             });
         }
+        for sum in [
+            &mut disk.reads,
+            &mut disk.writes,
+            &mut disk.flushes,
+            &mut disk.read_bytes,
+            &mut disk.written_bytes,
+        ] {
+            *sum /= operations;
+        }
         Outcome {
+            disk,
             throughput: latencies.len() as f64 / seconds,
             busy,
             groups: groups.groups as f64 / operations,

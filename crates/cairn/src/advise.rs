@@ -3,6 +3,7 @@
 
 mod cells;
 mod device;
+mod emulated;
 mod load;
 mod measure;
 mod processor;

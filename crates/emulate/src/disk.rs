@@ -183,9 +183,9 @@ impl Disk {
         self.engine.counts()
     }
 
-    /// Turns the service times off: from now on requests take no emulated time.
-    pub fn set_free(&self) {
-        self.engine.set_free(true);
+    /// Turns the service times off, so that requests take no emulated time, or on.
+    pub fn set_free(&self, is_free: bool) {
+        self.engine.set_free(is_free);
     }
 }
 

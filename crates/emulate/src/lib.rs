@@ -7,15 +7,16 @@
 //! hardware are invalid. Times are nanoseconds of this host; time dilation is applied to the
 //! parameters of a model ([`model::Medium::dilated`]).
 //!
-//! May depend on `types`; independent of object stores.
+//! May depend on `advise`, whose model of a disk it carries out, and `types`; independent of object stores.
 
 pub mod cgroup;
 pub mod check;
 pub mod disk;
 pub mod host;
 pub mod lateness;
-pub mod model;
 mod names;
 pub mod network;
 pub mod sweep;
 pub mod world;
+
+pub use cairn_advise::hardware as model;

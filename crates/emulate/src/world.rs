@@ -56,8 +56,8 @@ pub struct Counts {
 enum EmulatorRequest {
     Make(Box<WorldSpec>),
     Counts,
-    /// Disables the disks' service times.
-    Free,
+    /// Disables or enables the disks' service times.
+    Free(bool),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,12 +144,13 @@ impl World {
         }
     }
 
-    /// Disables the disks' service times: for unmeasured preparation, and for the end.
+    /// Disables the disks' service times, for unmeasured preparation and for the end, or enables
+    /// them again.
     ///
     /// # Errors
     /// `Ended` or `Talk` if the emulator is gone, `Json` if its answer is none.
-    pub fn free(&mut self) -> Result<(), WorldError> {
-        self.ask(&EmulatorRequest::Free).map(|_| ())
+    pub fn set_free(&mut self, is_free: bool) -> Result<(), WorldError> {
+        self.ask(&EmulatorRequest::Free(is_free)).map(|_| ())
     }
 
     fn ask(&mut self, asked: &EmulatorRequest) -> Result<EmulatorReply, WorldError> {
@@ -218,8 +219,11 @@ pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> 
                 Err(words) => EmulatorReply::Error(words),
             },
             Ok(EmulatorRequest::Counts) => EmulatorReply::Counts(Box::new(hardware.counts())),
-            Ok(EmulatorRequest::Free) => {
-                hardware.disks.iter().for_each(Disk::set_free);
+            Ok(EmulatorRequest::Free(is_free)) => {
+                hardware
+                    .disks
+                    .iter()
+                    .for_each(|disk| disk.set_free(is_free));
                 EmulatorReply::Free
             }
             Err(error) => EmulatorReply::Error(format!("not a request to the emulator: {error}")),

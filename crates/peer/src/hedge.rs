@@ -37,7 +37,7 @@ struct OpenCall {
 impl OpenCall {
     /// Handles a call that is overdue: its server may hang, so it is probed.
     fn look_again(&mut self, now: Instant, backends: &Backends) {
-        self.due = now + RECHECK_INTERVAL;
+        self.due = now + cairn_types::dilation::dilated(RECHECK_INTERVAL);
         if !backends.is_in_process(self.node.address) {
             backends.reach().probe(self.node.address);
         }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use cairn_types::dilation::dilated;
 use parking_lot::RwLock;
 
 /// Minimum delay, however quick the server's earlier responses were.
@@ -50,10 +51,10 @@ impl Hedging {
     pub fn delay(&self, address: SocketAddr) -> Duration {
         let known = self.slow_answers.read();
         let Some(slow) = known.get(&address) else {
-            return DELAY_MAX;
+            return dilated(DELAY_MAX);
         };
         let slow = Duration::from_micros(slow.load(Ordering::Relaxed).into());
-        (slow * DELAY_FACTOR).clamp(DELAY_MIN, DELAY_MAX)
+        (slow * DELAY_FACTOR).clamp(dilated(DELAY_MIN), dilated(DELAY_MAX))
     }
 
     /// Records how long a read waited for the head of the server's response.
@@ -64,7 +65,7 @@ impl Hedging {
 
     pub(crate) fn learn(&self, address: SocketAddr, took: Duration) {
         // Longer times would not change the delay.
-        let took = took.min(DELAY_MAX).as_micros() as u32;
+        let took = took.min(dilated(DELAY_MAX)).as_micros() as u32;
         let known = self.slow_answers.read();
         if let Some(slow) = known.get(&address) {
             // One of two concurrent updates may be lost, which is acceptable.

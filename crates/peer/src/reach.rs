@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use cairn_http::client::over;
 use cairn_http::tls::ClientTls;
+use cairn_types::dilation::dilated;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -103,7 +104,7 @@ impl Reach {
     pub fn is_hung(&self, address: SocketAddr) -> bool {
         match self.state(address) {
             State::Answers => false,
-            State::Hangs(since) => since.elapsed() >= HUNG_AFTER,
+            State::Hangs(since) => since.elapsed() >= dilated(HUNG_AFTER),
             State::Lost => true,
         }
     }
@@ -143,9 +144,9 @@ impl Reach {
     /// Returns when a call that begins now should be abandoned: its host is lost or its server
     /// hung, and it has had [`HUNG_CALL_TIMEOUT`].
     pub async fn until_hung_call(self: &Arc<Self>, address: SocketAddr) {
-        let patience = HUNG_CALL_TIMEOUT / 2;
+        let patience = dilated(HUNG_CALL_TIMEOUT) / 2;
         tokio::time::sleep(patience).await;
-        let at_least = tokio::time::sleep(HUNG_CALL_TIMEOUT - patience);
+        let at_least = tokio::time::sleep(dilated(HUNG_CALL_TIMEOUT) - patience);
         tokio::join!(self.until_hung(address), at_least);
     }
 
@@ -156,7 +157,7 @@ impl Reach {
             if *state.borrow_and_update() == State::Lost {
                 return;
             }
-            let _ = tokio::time::timeout(PROBE_INTERVAL, state.changed()).await;
+            let _ = tokio::time::timeout(dilated(PROBE_INTERVAL), state.changed()).await;
             state = self.watched(address);
         }
     }
@@ -167,8 +168,8 @@ impl Reach {
         loop {
             let known = *state.borrow_and_update();
             let wait = match known {
-                State::Answers => PROBE_INTERVAL,
-                State::Hangs(since) => HUNG_AFTER.saturating_sub(since.elapsed()),
+                State::Answers => dilated(PROBE_INTERVAL),
+                State::Hangs(since) => dilated(HUNG_AFTER).saturating_sub(since.elapsed()),
                 State::Lost => return,
             };
             if wait.is_zero() {
@@ -194,7 +195,7 @@ impl Reach {
             asked: now,
         });
         host.asked = now;
-        let is_recent = host.answered.is_some_and(|at| now - at < ANSWER_VALID);
+        let is_recent = host.answered.is_some_and(|at| now - at < dilated(ANSWER_VALID));
         if !host.is_probed && !is_recent {
             host.is_probed = true;
             let (timeout, tls) = (self.connect_timeout, self.tls.clone());
@@ -264,7 +265,7 @@ async fn watch_over(
                 if !note(State::Lost) {
                     return;
                 }
-                tokio::time::sleep(PROBE_INTERVAL).await;
+                tokio::time::sleep(dilated(PROBE_INTERVAL)).await;
                 continue;
             }
             Connected::Refused => {
@@ -274,12 +275,12 @@ async fn watch_over(
             Connected::Yes(socket) => socket,
         };
         let mut answer = std::pin::pin!(answers(socket, address, tls.as_ref()));
-        let is_prompt = tokio::time::timeout(HANG_TIMEOUT, answer.as_mut()).await;
+        let is_prompt = tokio::time::timeout(dilated(HANG_TIMEOUT), answer.as_mut()).await;
         if is_prompt.is_err() {
             if !note(State::Hangs(began)) {
                 return;
             }
-            if tokio::time::timeout(PROBE_INTERVAL, answer).await.is_err() {
+            if tokio::time::timeout(dilated(PROBE_INTERVAL), answer).await.is_err() {
                 continue;
             }
         }

@@ -286,6 +286,8 @@ pub struct StageOutcome {
     pub workers: u32,
     pub swept: BTreeMap<String, String>,
     pub operations: Vec<OperationOutcome>,
+    /// CPU seconds of the store a second.
+    pub store_cores: f64,
     /// Disks by their rings (`object`, `account+container`).
     pub disks: BTreeMap<String, DiskOutcome>,
 }

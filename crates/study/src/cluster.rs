@@ -15,6 +15,7 @@ use cairn_emulate::disk::DiskSpec;
 use cairn_emulate::host;
 use cairn_emulate::network::{HostSpec, NetworkSpec};
 use cairn_emulate::world::{Counts, Made, World, WorldSpec};
+use cairn_types::dilation;
 use socket2::{Domain, Socket, Type};
 
 use crate::file::{Class, Cluster, Node, Role, Store};
@@ -47,6 +48,8 @@ pub struct Provisioned {
     world: Option<World>,
     /// Addresses of the proxies.
     pub proxies: Vec<String>,
+    /// Their zones.
+    pub zones: Vec<u32>,
     pub usable_bytes: f64,
     pub url: Option<String>,
     // Sockets that reserve the ports for this process.
@@ -77,6 +80,7 @@ impl Provisioned {
                 processes: Vec::new(),
                 world: None,
                 proxies: Vec::new(),
+                zones: Vec::new(),
                 usable_bytes: f64::NAN,
                 url: cluster.url.clone(),
                 _ports: Vec::new(),
@@ -108,6 +112,7 @@ impl Provisioned {
             processes: Vec::new(),
             world,
             proxies: Vec::new(),
+            zones: Vec::new(),
             usable_bytes: files.usable_bytes,
             url: None,
             _ports: ports,
@@ -129,6 +134,7 @@ impl Provisioned {
             let place = &places[&node.name];
             let mut command = process::command(place, order.program);
             command.arg("serve").args(&files.confs[&node.name]);
+            command.env(dilation::VARIABLE, order.dilation.to_string());
             let log = logs.join(format!("{}.log", node.name));
             self.processes
                 .push(Process::start(&node.name, &mut command, log)?);
@@ -151,6 +157,7 @@ impl Provisioned {
                 }
                 if *role == Role::Proxy {
                     self.proxies.push(at.to_string());
+                    self.zones.push(node.zone);
                 }
             }
         }
@@ -173,6 +180,30 @@ impl Provisioned {
             .as_ref()
             .map(|w| w.made().clone())
             .unwrap_or_default()
+    }
+
+    /// Has disks answer at once, for preparation that is not measured, or in their own time.
+    ///
+    /// # Errors
+    /// The emulator has ended or gives no valid answer: see [`World::set_free`].
+    pub fn set_free(&mut self, is_free: bool) -> Result<()> {
+        match &mut self.world {
+            Some(world) => Ok(world.set_free(is_free)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills the nodes of a zone.
+    pub fn lose(&mut self, zone: u32, cluster: &Cluster) {
+        let lost = cluster.nodes.iter().filter(|node| node.zone == zone);
+        let names: Vec<&str> = lost.map(|node| node.name.as_str()).collect();
+        self.processes.retain(|p| !names.contains(&p.name.as_str()));
+    }
+
+    /// CPU time that the store's processes have used.
+    pub fn cpu_used_ns(&self) -> u64 {
+        let used = |p: &Process| process::cpu_used_ns(p.id());
+        self.processes.iter().map(used).sum()
     }
 
     /// Time that the store's threads have waited for a CPU.
@@ -209,7 +240,7 @@ impl Provisioned {
     fn take_down(&mut self) {
         if let Some(world) = &mut self.world {
             // Shutdown is not measured: disks need not delay it.
-            let _ = world.free();
+            let _ = world.set_free(true);
         }
         self.processes.iter().for_each(Process::tell_to_end);
         self.processes.iter_mut().for_each(Process::end);

@@ -10,16 +10,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use cairn_emulate::world::Counts;
-use cairn_lab::plan::WorkKind;
+use cairn_lab::plan::{Stage, WorkKind};
 use cairn_lab::record::{self, StageResult, WorkResult};
 use cairn_lab::results;
+use cairn_lab::workload;
 use serde_json::Value;
 
 use crate::archive::Archive;
 use crate::cell::{Cell, Fidelity, Host, Outcome, Pair, StageOutcome, State, VERSION};
 use crate::cluster::{ClusterSpec, KEY, Provisioned, USER};
 use crate::file::{Store, Study};
-use crate::metrics::{self, Reading};
+use crate::metrics::{self, Reading, Spent};
 use crate::process::{self, ProcessEnvironment};
 
 /// Timeout of a workload's requests, in emulated time.
@@ -144,6 +145,9 @@ fn drive(
     let Pair { load, .. } = &bench.pairs[cell.pair];
     let plan = folder.join("workload.toml");
     std::fs::write(&plan, &load.plan)?;
+    if load.workload.quick_preparation {
+        cluster.set_free(true)?;
+    }
     let archive = archive(bench, cell, cluster, folder)?;
     let drivers = Drivers::start(bench, load.workload.drivers, folder)?;
     let mut command = lab(bench, cell, &plan, folder);
@@ -165,6 +169,7 @@ fn drive(
     let pid = child.0.id();
     let output = child.0.stdout.take().context("the lab without an output")?;
     let mut readings: BTreeMap<String, Reading> = BTreeMap::new();
+    let measured = measured_stages(&load.plan)?;
     for line in BufReader::new(output).lines() {
         let line = line?;
         let Ok(event) = serde_json::from_str::<Value>(&line) else {
@@ -174,22 +179,32 @@ fn drive(
             let name = value.get(event)?.get("name")?.as_str()?;
             Some(name.to_owned())
         };
-        let read = |cluster: &mut Provisioned| -> Result<(Counts, u64)> {
+        let read = |cluster: &mut Provisioned| -> Result<(Counts, Spent)> {
             cluster.check()?;
             let waited = cluster.cpu_wait_ns() + process::cpu_wait_ns(pid) + drivers.cpu_wait_ns();
-            Ok((cluster.counts()?, waited))
+            let spent = Spent {
+                waited_ns: waited,
+                store_ns: cluster.cpu_used_ns(),
+            };
+            Ok((cluster.counts()?, spent))
         };
         if let Some(name) = name("stage_started", &event) {
             // The waiting stage before a measured one gives this the time.
             if load.workload.cold {
                 forget(&bench.scratch.join(&cell.id).join("srv"));
             }
-            let (counts, cpu_wait_ns) = read(cluster)?;
-            readings.insert(name, Reading::begun(counts, cpu_wait_ns));
+            if load.workload.quick_preparation && measured.contains(&name) {
+                cluster.set_free(false)?;
+            }
+            if let Some(zone) = load.workload.lost_zone.filter(|_| measured.contains(&name)) {
+                cluster.lose(zone, &bench.pairs[cell.pair].cluster);
+            }
+            let (counts, spent) = read(cluster)?;
+            readings.insert(name, Reading::begun(counts, spent));
         } else if let Some(name) = name("stage_ended", &event) {
-            let (counts, cpu_wait_ns) = read(cluster)?;
+            let (counts, spent) = read(cluster)?;
             if let Some(reading) = readings.get_mut(&name) {
-                reading.end(counts, cpu_wait_ns);
+                reading.end(counts, spent);
             }
         }
     }
@@ -201,6 +216,18 @@ fn drive(
         std::fs::read_to_string(folder.join("log/lab.log")).unwrap_or_default()
     );
     Ok(readings)
+}
+
+/// Names of the stages of a workload that are measured.
+fn measured_stages(plan: &str) -> Result<Vec<String>> {
+    let read = workload::read(
+        "the workload",
+        plan.as_bytes(),
+        &workload::Options::default(),
+    )?;
+    let is_main = |stage: &Stage| stage.works.iter().any(|work| work.kind == WorkKind::Main);
+    let measured = read.plan.stages.into_iter().filter(is_main);
+    Ok(measured.map(|stage| stage.name).collect())
 }
 
 /// Drops the content of all files below a folder from the page cache. Names and attributes stay
@@ -259,16 +286,19 @@ fn sign_in(bench: &Bench<'_>, cell: &Cell, cluster: &Provisioned, command: &mut 
         Store::Cairn => (Some(USER.to_owned()), Some(KEY.to_owned())),
         Store::Existing => (of_cluster.user.clone(), of_cluster.key.clone()),
     };
-    match (&cluster.url, cluster.proxies.first()) {
+    let lost = bench.pairs[cell.pair].load.workload.lost_zone;
+    let with_zones = cluster.proxies.iter().zip(&cluster.zones);
+    let proxies: Vec<&str> = with_zones
+        .filter(|(_, zone)| Some(**zone) != lost)
+        .map(|(proxy, _)| proxy.as_str())
+        .collect();
+    match (&cluster.url, proxies.first()) {
         (Some(url), _) => command.args(["--target", url]),
         (None, Some(first)) => command.args(["--target", &format!("http://{first}/auth/v1.0")]),
         (None, None) => &mut *command,
     };
-    if cluster.proxies.len() > 1 {
-        command.args([
-            "--storage",
-            &format!("proxies={}", cluster.proxies.join(",")),
-        ]);
+    if proxies.len() > 1 {
+        command.args(["--storage", &format!("proxies={}", proxies.join(","))]);
     }
     if let Some(user) = user {
         command.args(["--user", &user]);

@@ -25,23 +25,38 @@ const ANSWERS_MIN: u64 = 100;
 pub struct Reading {
     before: Counts,
     after: Counts,
-    cpu_wait_before: u64,
-    cpu_wait_after: u64,
+    spent_before: Spent,
+    spent_after: Spent,
+}
+
+/// Sums over processes at one time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Time that threads of the store and of the load waited for a CPU.
+    pub waited_ns: u64,
+    /// CPU time that the store used.
+    pub store_ns: u64,
 }
 
 impl Reading {
-    pub fn begun(before: Counts, cpu_wait_ns: u64) -> Reading {
+    pub fn begun(before: Counts, spent: Spent) -> Reading {
         Reading {
             after: before.clone(),
             before,
-            cpu_wait_before: cpu_wait_ns,
-            cpu_wait_after: cpu_wait_ns,
+            spent_before: spent,
+            spent_after: spent,
         }
     }
 
-    pub fn end(&mut self, after: Counts, cpu_wait_ns: u64) {
+    pub fn end(&mut self, after: Counts, spent: Spent) {
         self.after = after;
-        self.cpu_wait_after = cpu_wait_ns;
+        self.spent_after = spent;
+    }
+
+    /// CPU seconds that the store used.
+    fn store_s(&self) -> f64 {
+        let used = self.spent_after.store_ns;
+        used.saturating_sub(self.spent_before.store_ns) as f64 / 1e9
     }
 
     /// Each disk's counters during the stage.
@@ -79,6 +94,8 @@ pub fn stage(result: &StageResult, reading: Option<&Reading>, dilation: f64) -> 
         workers: result.works.iter().map(|w| w.workers).sum(),
         swept: result.swept.clone(),
         operations: operations.collect(),
+        store_cores: reading.map_or(0.0, |r| r.store_s() * dilation)
+            / (result.ended - result.started).max(1e-9),
         disks: reading
             .map(|r| disks(r, result, dilation))
             .unwrap_or_default(),
@@ -170,8 +187,9 @@ pub fn fidelity<'a>(readings: impl Iterator<Item = &'a Reading>, request_ns: f64
         network.add(&after.lateness.since(&before.lateness));
         dropped += after.dropped.saturating_sub(before.dropped);
         waited += reading
-            .cpu_wait_after
-            .saturating_sub(reading.cpu_wait_before);
+            .spent_after
+            .waited_ns
+            .saturating_sub(reading.spent_before.waited_ns);
     }
     let mut all = cairn_emulate::lateness::Lateness::default();
     by_device

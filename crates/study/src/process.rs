@@ -11,6 +11,9 @@ use rustix::process::{Pid, Signal};
 
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 20;
+/// Unit of times in `/proc/PID/stat`: Linux has a hundred a second towards programs, whatever its
+/// own.
+const TICK_NS: u64 = 10_000_000;
 
 /// Environment of a process.
 #[derive(Clone, Debug, Default)]
@@ -116,6 +119,16 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// CPU time that a process has used, in nanoseconds.
+pub fn cpu_used_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The second field, in brackets, may have spaces; user and system time are the 14th and 15th.
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|t| t.parse::<u64>().ok()).sum();
+    ticks * TICK_NS
 }
 
 /// Time that a process's threads have waited for a CPU, in nanoseconds, without threads that have

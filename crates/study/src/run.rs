@@ -59,7 +59,7 @@ pub fn run(study: &Study, options: &Options) -> Result<bool> {
     fs::create_dir_all(folder.cells()).with_context(|| options.out.display().to_string())?;
     let _lock = lock(&folder)?;
     remove_unfinished(&folder)?;
-    let scratch = scratch(options)?;
+    let scratch = scratch(options.scratch.as_deref())?;
     let binary = digest(&options.program)?;
     let bench = Bench {
         study,
@@ -98,7 +98,7 @@ pub fn up(
             known.join(", ")
         );
     };
-    let scratch = scratch(options)?;
+    let scratch = scratch(options.scratch.as_deref())?;
     let order = cluster::ClusterSpec {
         cluster,
         dilation: study.dilation,
@@ -319,7 +319,13 @@ fn remove_unfinished(folder: &Folder) -> Result<()> {
 }
 
 /// A folder that is removed when dropped.
-struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -329,10 +335,13 @@ impl Drop for Scratch {
 
 /// The scratch folder, in memory if there is room, so that this host's own disk does not influence
 /// the measurement.
-fn scratch(options: &Options) -> Result<Scratch> {
+///
+/// # Errors
+/// The folder cannot be made, or the one above it cannot be read.
+pub fn scratch(base: Option<&Path>) -> Result<Scratch> {
     let memory = Path::new("/dev/shm");
-    let base = match &options.scratch {
-        Some(base) => base.clone(),
+    let base = match base {
+        Some(base) => base.to_owned(),
         None if memory.is_dir() => memory.to_owned(),
         None => std::env::temp_dir(),
     };

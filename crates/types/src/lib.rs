@@ -6,6 +6,7 @@
 
 pub mod blocks;
 pub mod calendar;
+pub mod dilation;
 pub mod erasure_scheme;
 pub mod expirer;
 pub mod hash_path;

@@ -9,6 +9,7 @@ use cairn_advise::cell::{Cell, Measured, SCHEMA};
 use cairn_advise::plan::Planned;
 
 use super::device;
+use super::emulated;
 use super::load::{self, Times};
 use super::store::Store;
 use super::{print_line, read, write};
@@ -97,8 +98,9 @@ impl Bench {
                 false => Cell {
                     schema: SCHEMA.into(),
                     name: planned.name.clone(),
-                    emulated: false,
+                    emulated: planned.emulation.is_some(),
                     accepted: true,
+                    emulation: planned.emulation.clone(),
                     lost_zone: planned.lost_zone,
                     cluster: planned.cluster.clone(),
                     workload: planned.workload.clone(),
@@ -126,7 +128,18 @@ impl Bench {
         round: usize,
         folder: &Path,
     ) -> Result<()> {
-        let it = self.once(planned)?;
+        let it = match &planned.emulation {
+            None => self.once(planned)?,
+            Some(emulation) => {
+                let number = cell.repetitions.len() as u32 + 1;
+                let it = emulated::measure(&self.program, planned, emulation, self.times, number)?;
+                if !it.is_accepted {
+                    print_line(&format!("{} {round}: rejected: {}", cell.name, it.why));
+                    return Ok(());
+                }
+                it.measured
+            }
+        };
         print_line(&format!(
             "{} {round}: {:.0}/s, p50 {:.2} ms, p95 {:.2} ms, lone sync {:.2} ms{}{}",
             cell.name,

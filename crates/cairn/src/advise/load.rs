@@ -11,6 +11,7 @@ use cairn_advise::plan::Planned;
 use cairn_advise::workload::{Operation, Workload};
 use cairn_lab::latencies::Latencies;
 use cairn_lab::plan::WorkKind;
+use cairn_lab::record::{StageResult, WorkResult};
 use cairn_lab::results::read_folder;
 
 use super::processor::{Used, Watch};
@@ -114,15 +115,41 @@ pub(super) fn run(
 }
 
 fn read(out: &Path, workload: &Workload, watch: Watch) -> Result<Measured> {
+    let measured = read_run(out, workload, 1.0)?;
     let recorded = read_folder(out)?;
-    let main = recorded.stages.iter().find_map(|stage| {
+    let (stage, work) = main_work(&recorded.stages).context("no main stage")?;
+    let used = watch.used(stage.ended - work.seconds, stage.ended);
+    let Spent {
+        store,
+        load,
+        storage,
+        others,
+    } = spent(used.as_ref());
+    let each = |seconds: Option<f64>| seconds.map(|s| s / measured.throughput);
+    Ok(Measured {
+        store_cpu: each(store),
+        load_cpu: each(load),
+        storage_cpu: each(storage),
+        others,
+        ..measured
+    })
+}
+
+fn main_work(stages: &[StageResult]) -> Option<(&StageResult, &WorkResult)> {
+    stages.iter().find_map(|stage| {
         let work = stage
             .works
             .iter()
             .find(|work| work.kind == WorkKind::Main)?;
         Some((stage, work))
-    });
-    let (stage, work) = main.with_context(|| format!("{}: no main stage", out.display()))?;
+    })
+}
+
+/// What the lab recorded in a folder; a second of the cluster lasted `dilation` seconds of the host.
+pub(super) fn read_run(out: &Path, workload: &Workload, dilation: f64) -> Result<Measured> {
+    let recorded = read_folder(out)?;
+    let main = main_work(&recorded.stages);
+    let (_, work) = main.with_context(|| format!("{}: no main stage", out.display()))?;
     let mut latencies = Latencies::new();
     let (mut ended, mut failed) = (0u64, 0u64);
     for operation in &work.operations {
@@ -133,20 +160,13 @@ fn read(out: &Path, workload: &Workload, watch: Watch) -> Result<Measured> {
     if latencies.is_empty() || work.seconds <= 0.0 {
         bail!("{}: nothing was counted", out.display());
     }
-    let throughput = ended as f64 / work.seconds;
-    let ms = |percent: f64| latencies.percentile(percent) as f64 / 1e6;
+    let throughput = ended as f64 / work.seconds * dilation;
+    let ms = |percent: f64| latencies.percentile(percent) as f64 / 1e6 / dilation;
     let within = workload.limits_ms.iter().map(|limit| {
-        let count = latencies.histogram().count_between(0, (limit * 1e6) as u64);
+        let bound = (limit * 1e6 * dilation) as u64;
+        let count = latencies.histogram().count_between(0, bound);
         (*limit, count as f64 / latencies.count() as f64)
     });
-    let used = watch.used(stage.ended - work.seconds, stage.ended);
-    let Spent {
-        store,
-        load,
-        storage,
-        others,
-    } = spent(used.as_ref());
-    let each = |seconds: Option<f64>| seconds.map(|s| s / throughput);
     Ok(Measured {
         throughput,
         p50_ms: ms(50.0),
@@ -154,11 +174,7 @@ fn read(out: &Path, workload: &Workload, watch: Watch) -> Result<Measured> {
         p99_ms: ms(99.0),
         within: within.collect(),
         failed,
-        store_cpu: each(store),
-        load_cpu: each(load),
-        storage_cpu: each(storage),
-        others,
-        lone_sync_ms: None,
+        ..Measured::default()
     })
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use cairn_advise::calibration::{Calibration, Medium};
 use cairn_advise::cell::Cell;
 use cairn_advise::fit;
-use cairn_advise::plan::{calibration_cells, quick_cells};
+use cairn_advise::plan::{calibration_cells, emulated, quick_cells};
 use clap::Args;
 
 use super::cells::{Bench, read_all};
@@ -78,6 +78,11 @@ pub(crate) struct MeasureArguments {
     #[arg(long, value_name = "NAME", default_value = "disk")]
     medium: String,
 
+    /// On emulated disks and networks with dilated time, as root: the medium, and the store on
+    /// clusters of several nodes. Only cells that pass the gate of emulation count
+    #[arg(long, conflicts_with_all = ["quick", "medium"])]
+    emulated: bool,
+
     /// How often each cell is measured [default: 3, with --quick 1]
     #[arg(long, value_name = "N")]
     repetitions: Option<usize>,
@@ -100,6 +105,12 @@ pub(crate) struct FitArguments {
 
 pub(super) fn measure(arguments: &MeasureArguments) -> Result<()> {
     let bench = arguments.bench.bench()?;
+    if arguments.emulated {
+        let planned = emulated::calibration_cells();
+        let repetitions = arguments.repetitions.unwrap_or(1).clamp(1, 100);
+        let cells = bench.measure(&planned, repetitions, &arguments.cells)?;
+        return fit_and_write(&cells, BTreeMap::new(), &arguments.out);
+    }
     let effort = match arguments.quick {
         true => Effort {
             file_bytes: 128 << 20,

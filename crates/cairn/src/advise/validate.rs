@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use cairn_advise::calibration::Calibration;
-use cairn_advise::plan::{Planned, validation_cells};
+use cairn_advise::plan::{Planned, emulated, validation_cells};
 use cairn_advise::score::{Predictions, predict_all, score};
 use clap::{Args, Subcommand};
 
@@ -39,6 +39,10 @@ pub(crate) struct PredictArguments {
 
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1000))]
     count: u64,
+
+    /// Draw cells on emulated hardware: several nodes, media, round trips
+    #[arg(long)]
+    emulated: bool,
 
     /// Predict the cells of this folder (a study's) instead of drawing some
     #[arg(long, value_name = "DIR")]
@@ -111,6 +115,9 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
     let calibrated = read_all(&arguments.calibration_cells)?;
     let planned = match &arguments.of {
         Some(folder) => of_cells(folder)?,
+        None if arguments.emulated => {
+            emulated::validation_cells(arguments.seed, arguments.count as usize)
+        }
         None => {
             let medium = calibration
                 .medium
@@ -143,6 +150,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
 fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
     let planned = |cell: cairn_advise::cell::Cell| Planned {
         name: cell.name,
+        emulation: cell.emulation,
         lost_zone: cell.lost_zone,
         cluster: cell.cluster,
         workload: cell.workload,

@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use cairn_types::dilation::dilated;
 use cairn_types::heuristic::Heuristic;
 use cairn_types::plant::Plant;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
@@ -236,8 +237,8 @@ impl GroupSync {
         state.ended = group + 1;
         if let Some([began, ended]) = times {
             let took = ended.saturating_duration_since(began);
-            if took > SLOW_SYNC_MIN && !Heuristic::AvoidSlowSync.is_off() {
-                state.avoid_until = Some(ended + AVOID);
+            if took > dilated(SLOW_SYNC_MIN) && !Heuristic::AvoidSlowSync.is_off() {
+                state.avoid_until = Some(ended + dilated(AVOID));
             }
         }
         if let Err(error) = result

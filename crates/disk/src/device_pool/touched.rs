@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
+use cairn_types::dilation::dilated;
 use cairn_types::heuristic::Heuristic;
 
 use crate::hot::EventTimes;
@@ -64,7 +65,7 @@ impl InlineReadGate {
     /// Records the latency of an inline read.
     pub(crate) fn record_latency(&self, time: Duration) {
         let quick_reads_due = self.quick_reads_due.load(Ordering::Relaxed);
-        if time <= SLOW_READ_LATENCY {
+        if time <= dilated(SLOW_READ_LATENCY) {
             if quick_reads_due > 0 {
                 self.quick_reads_due
                     .store(quick_reads_due - 1, Ordering::Relaxed);
@@ -76,7 +77,7 @@ impl InlineReadGate {
                 .store(quick_reads_due + QUICK_READS_PER_SLOW, Ordering::Relaxed);
         } else {
             self.quick_reads_due.store(0, Ordering::Relaxed);
-            let until = self.milliseconds() + PAUSE_DURATION.as_millis() as u64;
+            let until = self.milliseconds() + dilated(PAUSE_DURATION).as_millis() as u64;
             self.paused_until.store(until, Ordering::Relaxed);
         }
     }

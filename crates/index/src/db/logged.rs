@@ -8,9 +8,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_types::Timestamp;
+use cairn_types::dilation::dilated;
 use cairn_types::heuristic::Heuristic;
 use rusqlite::Connection;
 
@@ -21,8 +22,13 @@ use crate::config::IndexConfig;
 use crate::pending::{self, RowLog};
 use crate::{IndexError, Result};
 
-/// Rows within this interval of the previous ones are logged. Ticks are 10 microseconds.
-const BUSY_INTERVAL_TICKS: u64 = 10_000;
+/// Rows within this interval of the previous ones are logged.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Ticks of 10 microseconds.
+fn busy_ticks() -> u64 {
+    (dilated(BUSY_INTERVAL).as_micros() / 10) as u64
+}
 
 /// State of an open database's log.
 pub(super) struct Logged<L> {
@@ -59,7 +65,7 @@ impl<L: RowLog> Logged<L> {
         let is_busy = !Heuristic::RowLog.is_off()
             && last.is_some_and(|last| {
                 let since = now.ticks().checked_sub(last.ticks());
-                since.is_some_and(|ticks| ticks < BUSY_INTERVAL_TICKS)
+                since.is_some_and(|ticks| ticks < busy_ticks())
             });
         is_busy || self.log.as_ref().is_some_and(|log| !log.is_empty())
     }

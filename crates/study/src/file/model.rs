@@ -275,6 +275,13 @@ pub struct Workload {
     /// content than memory.
     #[serde(default)]
     pub cold: bool,
+    /// Disks take no emulated time until the first measured stage.
+    #[serde(default)]
+    pub quick_preparation: bool,
+    /// The nodes of this zone are killed when the first measured stage begins, and its proxies are
+    /// not asked.
+    #[serde(default)]
+    pub lost_zone: Option<u32>,
     /// It writes files: to a mounted container.
     #[serde(default)]
     pub mount: bool,

@@ -1,0 +1,446 @@
+//! Disks with a known service-time model, and the gatherings that share their syncs.
+//!
+//! A disk serves requests as [`crate::hardware`] says, in virtual time. A gathering collects the tasks
+//! that wait while its earlier runs are under way, and then runs the steps that its [`Work`] makes of
+//! them, once for all: a journal's commit, a sync of a file system, a batch of a commit lane, a
+//! database's rows.
+
+use std::collections::HashMap;
+
+use super::{Engine, Event, Step};
+use crate::calibration::FileCost;
+use crate::cell::DiskUse;
+use crate::hardware::{Medium, Model, Op, Request};
+use crate::random::Dice;
+
+const BLOCK_BYTES: u64 = 4096;
+/// Part of a disk where ext4 puts its journal, and its size in bytes.
+const JOURNAL_AT: f64 = 0.41;
+const JOURNAL_BYTES: u64 = 64 << 20;
+/// Size of the bitmaps and inode tables that are in use, from the disk's beginning.
+const TABLES_BYTES: u64 = 2 << 20;
+/// Offset of the first content.
+const CONTENT_AT: u64 = 130 << 20;
+/// Size of a request that the kernel makes of a longer one.
+const REQUEST_BYTES_MAX: u64 = 128 << 10;
+
+/// A disk, and where its file system puts the next blocks.
+pub(super) struct HardDisk {
+    model: Model,
+    waiting: HashMap<u64, usize>,
+    next: u64,
+    /// Requests of a task that are not answered.
+    open: HashMap<usize, usize>,
+    size: u64,
+    /// Bytes of content, and of the journal, so far.
+    content: u64,
+    journal: u64,
+    decision: Option<u64>,
+    channels: f64,
+    /// Requests since the last reset.
+    counts: DiskUse,
+}
+
+/// One request of a disk, or several that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Io {
+    /// A new file's content, behind the last one.
+    Content(f64),
+    /// Blocks of directories and of databases: anywhere among the content.
+    Scattered,
+    /// A block of a bitmap or an inode table.
+    Table,
+    /// Blocks of the journal, in bytes.
+    Journal(f64),
+    Flush,
+    /// Content of this size, anywhere within this part of the disk.
+    Read(f64, f64),
+}
+
+/// What a gathering does for those that wait.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// A commit of the journal of the file system on a disk.
+    Journal,
+    /// A sync of a whole file system; its commits are those of this gathering.
+    FileSystem { journal: usize },
+    /// A batch of new or removed objects, with two syncs by this gathering.
+    Objects { syncs: usize },
+    /// A database's rows: in its log if others came lately, else by a transaction.
+    Rows { syncs: usize, journal: usize },
+}
+
+/// A task that waits, and the bytes of what it has written.
+#[derive(Clone, Debug)]
+struct Member {
+    task: usize,
+    writes: Vec<f64>,
+}
+
+pub(super) struct Gathering {
+    work: Work,
+    disk: usize,
+    at_once: usize,
+    runs: usize,
+    waiting: Vec<Member>,
+    /// When the last run of rows began.
+    last: Option<f64>,
+    files: FileCost,
+    counts: GatherCounts,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GatherCounts {
+    pub runs: u64,
+    pub members: u64,
+}
+
+/// Work under way for members of a gathering.
+#[derive(Debug)]
+pub(super) struct Run {
+    gathering: usize,
+    members: Vec<usize>,
+}
+
+impl std::fmt::Debug for HardDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HardDisk")
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Gathering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gathering")
+            .field("work", &self.work)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HardDisk {
+    fn new(medium: &Medium, bytes: f64, seed: u64) -> HardDisk {
+        HardDisk {
+            model: Model::new(medium.clone(), bytes as u64, seed),
+            waiting: HashMap::new(),
+            next: 0,
+            open: HashMap::new(),
+            size: (bytes as u64).max(1 << 30),
+            content: 0,
+            journal: 0,
+            decision: None,
+            channels: f64::from(medium.channels),
+            counts: DiskUse::default(),
+        }
+    }
+
+    fn count(&mut self, request: &Request) {
+        let (counts, bytes) = (&mut self.counts, request.bytes as f64);
+        match request.op {
+            Op::Read => {
+                counts.reads += 1.0;
+                counts.read_bytes += bytes;
+            }
+            Op::Write => {
+                counts.writes += 1.0;
+                counts.written_bytes += bytes;
+            }
+            Op::Flush => counts.flushes += 1.0,
+        }
+    }
+
+    /// The kernel's requests for one of a task.
+    fn requests(&mut self, io: Io, dice: &mut Dice) -> Vec<Request> {
+        let blocks = |bytes: f64| (bytes.max(1.0) / BLOCK_BYTES as f64).ceil() as u64 * BLOCK_BYTES;
+        let within = |from: u64, bytes: u64, dice: &mut Dice| {
+            from + (dice.part() * bytes as f64) as u64 / BLOCK_BYTES * BLOCK_BYTES
+        };
+        let (op, offset, bytes) = match io {
+            Io::Flush => (Op::Flush, 0, 0),
+            Io::Content(bytes) => {
+                let (at, bytes) = (CONTENT_AT + self.content % (self.size / 4), blocks(bytes));
+                self.content += bytes;
+                (Op::Write, at, bytes)
+            }
+            Io::Scattered => {
+                let at = within(CONTENT_AT, (8 << 20) + self.content % (self.size / 4), dice);
+                (Op::Write, at, BLOCK_BYTES)
+            }
+            Io::Table => (Op::Write, within(0, TABLES_BYTES, dice), BLOCK_BYTES),
+            Io::Journal(bytes) => {
+                let start = (self.size as f64 * JOURNAL_AT) as u64 / BLOCK_BYTES * BLOCK_BYTES;
+                let (at, bytes) = (start + self.journal % JOURNAL_BYTES, blocks(bytes));
+                self.journal += bytes;
+                (Op::Write, at, bytes)
+            }
+            Io::Read(bytes, span) => {
+                let span = (span * self.size as f64).max(self.content as f64);
+                (
+                    Op::Read,
+                    within(CONTENT_AT, span as u64, dice),
+                    blocks(bytes),
+                )
+            }
+        };
+        let mut requests = Vec::new();
+        let (mut at, mut left) = (offset, bytes);
+        loop {
+            let bytes = left.min(REQUEST_BYTES_MAX);
+            requests.push(Request {
+                op,
+                offset: at,
+                bytes,
+            });
+            (at, left) = (at + bytes, left - bytes);
+            if left == 0 {
+                return requests;
+            }
+        }
+    }
+}
+
+impl Work {
+    /// The steps for what members have written. `is_busy`: others came lately.
+    fn steps(
+        &self,
+        disk: usize,
+        writes: &[f64],
+        files: &FileCost,
+        is_busy: bool,
+        dice: &mut Dice,
+    ) -> Vec<Step> {
+        let io = |requests: Vec<Io>| Step::Io { disk, requests };
+        let join = |gathering: usize, writes: Vec<f64>| Step::Join { gathering, writes };
+        match self {
+            Work::Journal => {
+                let bytes = files.journal_base + writes.iter().sum::<f64>();
+                vec![
+                    io(vec![Io::Journal(bytes)]),
+                    io(vec![Io::Flush]),
+                    io(vec![Io::Journal(BLOCK_BYTES as f64)]),
+                    io(vec![Io::Flush]),
+                ]
+            }
+            Work::FileSystem { journal } => file_system(disk, *journal, writes, files, dice),
+            Work::Objects { syncs } => {
+                let contents: Vec<f64> = writes.iter().copied().filter(|b| *b > 0.0).collect();
+                let names = join(*syncs, vec![0.0; writes.len()]);
+                match contents.is_empty() {
+                    true => vec![names],
+                    false => vec![join(*syncs, contents), names],
+                }
+            }
+            Work::Rows { syncs, .. } if is_busy => vec![join(*syncs, vec![files.log_bytes])],
+            Work::Rows { journal, .. } => vec![
+                io(vec![Io::Content(28_672.0)]),
+                join(*journal, vec![20_480.0]),
+                io(vec![Io::Scattered]),
+                join(*journal, vec![]),
+                io(vec![Io::Scattered, Io::Scattered]),
+                join(*journal, vec![]),
+                join(*journal, vec![24_576.0]),
+            ],
+        }
+    }
+}
+
+/// The steps of a sync of a whole file system.
+fn file_system(
+    disk: usize,
+    journal: usize,
+    writes: &[f64],
+    files: &FileCost,
+    dice: &mut Dice,
+) -> Vec<Step> {
+    let count = writes.len() as f64;
+    let io = |requests: Vec<Io>| Step::Io { disk, requests };
+    let join = |writes: Vec<f64>| Step::Join {
+        gathering: journal,
+        writes,
+    };
+    let whole = |mean: f64, dice: &mut Dice| (mean + dice.part()) as usize;
+    let mut first: Vec<Io> = Vec::new();
+    first.extend(writes.iter().filter(|b| **b > 0.0).map(|b| Io::Content(*b)));
+    first.extend((0..whole(files.directories * count, dice)).map(|_| Io::Scattered));
+    first.extend((0..whole(files.bitmaps, dice)).map(|_| Io::Table));
+    let mut steps = vec![io(first), join(vec![files.journal_member * count])];
+    if dice.part() < files.second_commit {
+        steps.push(join(vec![]));
+    }
+    let mut home: Vec<Io> = Vec::new();
+    home.extend((0..whole(files.home_tables, dice)).map(|_| Io::Table));
+    home.extend((0..whole(files.home_member * count, dice)).map(|_| Io::Scattered));
+    steps.push(io(home));
+    steps.retain(|step| !matches!(step, Step::Io { requests, .. } if requests.is_empty()));
+    steps
+}
+
+impl Engine {
+    /// A disk of a known kind, of this size.
+    pub fn add_disk(&mut self, medium: &Medium, bytes: f64) -> usize {
+        let seed = self.disks.len() as u64 + 1;
+        self.disks.push(HardDisk::new(medium, bytes, seed));
+        self.disks.len() - 1
+    }
+
+    /// A gathering on a disk, of which at most `at_once` runs are under way.
+    pub fn add_gathering(
+        &mut self,
+        work: Work,
+        disk: usize,
+        at_once: usize,
+        files: &FileCost,
+    ) -> usize {
+        self.gatherings.push(Gathering {
+            work,
+            disk,
+            at_once,
+            runs: 0,
+            waiting: Vec::new(),
+            last: None,
+            files: files.clone(),
+            counts: GatherCounts::default(),
+        });
+        self.gatherings.len() - 1
+    }
+
+    /// Runs and members of the syncs of file systems.
+    pub fn gather_counts(&self) -> GatherCounts {
+        let syncs = self
+            .gatherings
+            .iter()
+            .filter(|g| matches!(g.work, Work::FileSystem { .. }));
+        syncs.fold(GatherCounts::default(), |sum, g| GatherCounts {
+            runs: sum.runs + g.counts.runs,
+            members: sum.members + g.counts.members,
+        })
+    }
+
+    /// Requests of all known disks since the last reset, and how busy they were on average.
+    pub fn disk_use(&self) -> DiskUse {
+        let mut sum = DiskUse::default();
+        for (number, disk) in self.disks.iter().enumerate() {
+            let its = &disk.counts;
+            sum.reads += its.reads;
+            sum.writes += its.writes;
+            sum.flushes += its.flushes;
+            sum.read_bytes += its.read_bytes;
+            sum.written_bytes += its.written_bytes;
+            sum.busy += self.disk_utilisation(number) / self.disks.len() as f64;
+        }
+        sum
+    }
+
+    /// Fraction of the time since the last reset that a disk's channels were serving.
+    pub fn disk_utilisation(&self, disk: usize) -> f64 {
+        let seconds = self.seconds_counted();
+        let busy = self.disks[disk].model.busy_ns() - self.disk_busy_at_reset[disk];
+        busy as f64 / 1e9 / seconds.max(1e-12) / self.disks[disk].channels
+    }
+
+    pub(super) fn reset_storage(&mut self) {
+        self.disk_busy_at_reset = self.disks.iter().map(|d| d.model.busy_ns()).collect();
+        for disk in &mut self.disks {
+            disk.counts = DiskUse::default();
+        }
+        self.gatherings
+            .iter_mut()
+            .for_each(|g| g.counts = GatherCounts::default());
+    }
+
+    pub(super) fn submit(&mut self, task: usize, disk: usize, ios: &[Io]) {
+        let now = self.now_ns();
+        let at = &mut self.disks[disk];
+        let mut count = 0;
+        for io in ios {
+            for request in at.requests(*io, &mut self.dice) {
+                at.next += 1;
+                at.count(&request);
+                at.waiting.insert(at.next, task);
+                at.model.submit(now, at.next, request);
+                count += 1;
+            }
+        }
+        at.open.insert(task, count);
+        self.advance_disk(disk);
+    }
+
+    fn now_ns(&self) -> u64 {
+        (self.now * 1e9).round() as u64
+    }
+
+    pub(super) fn advance_disk(&mut self, disk: usize) {
+        let now = self.now_ns();
+        let answers = self.disks[disk].model.advance(now);
+        for answer in answers {
+            if let Some(task) = self.disks[disk].waiting.remove(&answer.id) {
+                let seconds = answer.due as f64 / 1e9 - self.now;
+                self.after(seconds, Event::Answered { disk, task });
+            }
+        }
+        let next = self.disks[disk].model.next_decision();
+        // An earlier decision that was noted comes all the same, and does no harm.
+        if let Some(at) = next.filter(|at| {
+            self.disks[disk]
+                .decision
+                .is_none_or(|d| d <= now || *at < d)
+        }) {
+            self.disks[disk].decision = Some(at);
+            self.after(at as f64 / 1e9 - self.now, Event::Disk { disk });
+        }
+    }
+
+    pub(super) fn answered(&mut self, disk: usize, task: usize) {
+        let Some(left) = self.disks[disk].open.get_mut(&task) else {
+            return;
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.disks[disk].open.remove(&task);
+            self.go_on(task);
+        }
+    }
+
+    pub(super) fn join(&mut self, gathering: usize, task: usize, writes: Vec<f64>) {
+        self.gatherings[gathering]
+            .waiting
+            .push(Member { task, writes });
+        self.start_run(gathering);
+    }
+
+    fn start_run(&mut self, gathering: usize) {
+        let now = self.now;
+        let at = &mut self.gatherings[gathering];
+        if at.runs >= at.at_once || at.waiting.is_empty() {
+            return;
+        }
+        at.runs += 1;
+        let members = std::mem::take(&mut at.waiting);
+        at.counts.runs += 1;
+        let writes: Vec<f64> = members
+            .iter()
+            .flat_map(|m| m.writes.iter().copied())
+            .collect();
+        at.counts.members += writes.len() as u64;
+        let busy = at
+            .last
+            .is_some_and(|last| now - last < at.files.busy_seconds);
+        at.last = Some(now);
+        let steps = at
+            .work
+            .steps(at.disk, &writes, &at.files, busy, &mut self.dice);
+        let task = self.add_task(steps, None, None);
+        let members = members.into_iter().map(|m| m.task).collect();
+        self.tasks[task].run = Some(Run { gathering, members });
+        self.after(0.0, Event::Waited { task });
+    }
+
+    /// A run has ended: its members go on, and the next begins.
+    pub(super) fn ended_run(&mut self, run: Run) {
+        self.gatherings[run.gathering].runs -= 1;
+        for task in run.members {
+            self.after(0.0, Event::Waited { task });
+        }
+        self.start_run(run.gathering);
+    }
+}

@@ -1,0 +1,229 @@
+//! The steps of writing: replicas or fragments, their names, and the rows of their container.
+
+use super::{BEFORE, KnownDisk, Row, World};
+use crate::cluster::Erasure;
+use crate::engine::Step;
+use crate::random::Dice;
+
+impl World<'_> {
+    pub(super) fn write(
+        &mut self,
+        proxy: usize,
+        rows: &[usize],
+        size: f64,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let (cost, load) = (self.store(), self.calibration.load);
+        let coding = self
+            .cluster
+            .erasure
+            .map_or(0.0, |_| cost.coding_byte * size);
+        let (sent, taken) = (load.write_byte * size, cost.write_byte * size + coding);
+        self.body(
+            size,
+            [load.write_op * BEFORE, sent],
+            (proxy, cost.write_op * BEFORE, taken),
+            dice,
+            steps,
+        );
+        steps.extend(self.link(proxy, 0, size));
+        let containers = self.container_rows(dice);
+        match self.cluster.erasure {
+            Some(erasure) => {
+                self.write_fragments(proxy, rows, size, erasure, &containers, dice, steps)
+            }
+            None => {
+                let branches = rows.iter().enumerate().map(|(index, device)| {
+                    let row = containers.get(index).copied();
+                    let inner = self.stored(*device, size, 0.0, row, dice);
+                    let host = self.placement.devices[*device].host;
+                    self.call(proxy, host, [size, 0.0], inner, dice)
+                });
+                let branches = branches.collect();
+                steps.push(Step::Fork {
+                    need: self.cluster.quorum().size(),
+                    branches,
+                });
+            }
+        }
+        steps.extend(self.processor(proxy, cost.write_op * (1.0 - BEFORE), dice));
+        steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
+    }
+
+    /// A container's number with its devices.
+    fn container_rows(&self, dice: &mut Dice) -> Vec<Row> {
+        let number = dice.below(self.containers.len());
+        let devices = self.containers.get(number).into_iter().flatten();
+        devices.map(|device| (number, *device)).collect()
+    }
+
+    /// An object server's own steps of writing a replica, up to the response.
+    fn stored(
+        &self,
+        device: usize,
+        size: f64,
+        more: f64,
+        row: Option<Row>,
+        dice: &mut Dice,
+    ) -> Vec<Step> {
+        let cost = self.store();
+        let mut steps = Vec::new();
+        if let Some(known) = self.known(device) {
+            let op = cost.write_replica * (1.0 + BEFORE) / 2.0 + more;
+            self.object(device, known, size, op, dice, &mut steps);
+            self.row(device, row, dice, &mut steps);
+            return steps;
+        }
+        self.content(
+            device,
+            size,
+            cost.write_replica * BEFORE + more,
+            dice,
+            &mut steps,
+        );
+        self.name(
+            device,
+            cost.write_replica * (1.0 - BEFORE) / 2.0,
+            dice,
+            &mut steps,
+        );
+        self.row(device, row, dice, &mut steps);
+        steps
+    }
+
+    fn known(&self, device: usize) -> Option<KnownDisk> {
+        self.disks[self.placement.devices[device].disk].known
+    }
+
+    /// Content and name of an object, or the name of what a removal leaves, on a known disk.
+    fn object(
+        &self,
+        device: usize,
+        known: KnownDisk,
+        size: f64,
+        op: f64,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let seconds = op + self.store().write_replica_byte * size;
+        steps.extend(self.processor(self.placement.devices[device].host, seconds, dice));
+        steps.extend(self.hand_over(dice));
+        steps.push(Step::Join {
+            gathering: known.objects,
+            writes: vec![size],
+        });
+    }
+
+    /// Writes and syncs content.
+    pub(super) fn content(
+        &self,
+        device: usize,
+        size: f64,
+        op: f64,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let at = self.placement.devices[device];
+        let seconds = op + self.store().write_replica_byte * size;
+        steps.extend(self.processor(at.host, seconds, dice));
+        steps.extend(self.hand_over(dice));
+        steps.push(self.sync(at.disk, size));
+    }
+
+    /// Links the file and syncs its directory.
+    pub(super) fn name(&self, device: usize, seconds: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
+        let at = self.placement.devices[device];
+        steps.extend(self.processor(at.host, seconds, dice));
+        steps.push(self.sync(at.disk, 0.0));
+    }
+
+    /// A shared sync of a disk's file system.
+    fn sync(&self, disk: usize, bytes: f64) -> Step {
+        match self.disks[disk].known {
+            Some(known) => Step::Join {
+                gathering: known.syncs,
+                writes: vec![bytes],
+            },
+            None => Step::Sync {
+                group: self.disks[disk].group,
+                bytes,
+            },
+        }
+    }
+
+    /// Updates the container's row, on the server of its database; if that is lost, writes an async
+    /// pending on the device itself.
+    fn row(&self, device: usize, row: Option<Row>, dice: &mut Dice, steps: &mut Vec<Step>) {
+        let Some((number, container)) = row else {
+            return;
+        };
+        let own = self.placement.devices[device];
+        let at = container.map_or(own, |container| self.placement.devices[container]);
+        let seconds = self.store().write_replica * (1.0 - BEFORE) / 2.0;
+        let mut inner: Vec<Step> = self.processor(at.host, seconds, dice).into_iter().collect();
+        let rows = container.and_then(|device| self.rows.get(&(number, device)));
+        inner.push(match rows {
+            Some(gathering) => Step::Join {
+                gathering: *gathering,
+                writes: vec![0.0],
+            },
+            None => self.sync(at.disk, 0.0),
+        });
+        match container {
+            Some(_) => steps.extend(self.call(own.host, at.host, [0.0, 0.0], inner, dice)),
+            None => steps.extend(inner),
+        }
+    }
+
+    /// Two phases: fragments on a quorum, then the commit on a quorum.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "of one call, as the other policies have it"
+    )]
+    fn write_fragments(
+        &self,
+        proxy: usize,
+        rows: &[usize],
+        size: f64,
+        erasure: Erasure,
+        containers: &[Row],
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let cost = self.store();
+        let (need, part) = (self.cluster.quorum().size(), size / f64::from(erasure.data));
+        let first = rows.iter().map(|device| {
+            let mut inner = Vec::new();
+            let op = cost.write_replica * BEFORE + cost.fragment;
+            self.content(*device, part, op, dice, &mut inner);
+            let host = self.placement.devices[*device].host;
+            self.call(proxy, host, [part, 0.0], inner, dice)
+        });
+        let branches = first.collect();
+        steps.push(Step::Fork { need, branches });
+        let second = rows.iter().enumerate().map(|(index, device)| {
+            let mut inner = Vec::new();
+            self.name(
+                *device,
+                cost.write_replica * (1.0 - BEFORE) / 2.0,
+                dice,
+                &mut inner,
+            );
+            self.row(*device, containers.get(index).copied(), dice, &mut inner);
+            let mut branch: Vec<Step> = self.hand_over(dice).into_iter().collect();
+            let host = self.placement.devices[*device].host;
+            if host != proxy {
+                let seconds = self.half_trip(proxy, host);
+                branch.push(Step::Wait { seconds });
+                branch.extend(inner);
+                branch.push(Step::Wait { seconds });
+            } else {
+                branch.extend(inner);
+            }
+            branch
+        });
+        let branches = second.collect();
+        steps.push(Step::Fork { need, branches });
+    }
+}
