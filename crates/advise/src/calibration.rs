@@ -121,8 +121,8 @@ pub struct FileCost {
     /// Blocks written home: of tables by each sync, and anywhere for each member.
     pub home_tables: f64,
     pub home_member: f64,
-    /// Bytes of a row's entry in a database's log, in whole blocks.
-    pub log_bytes: f64,
+    /// Bytes of the journal for each row in a database's log.
+    pub journal_entry: f64,
     /// Seconds after rows in which others are logged.
     pub busy_seconds: f64,
 }
@@ -137,7 +137,7 @@ impl Default for FileCost {
             bitmaps: 1.0,
             home_tables: 4.0,
             home_member: 1.0,
-            log_bytes: 4096.0,
+            journal_entry: 4096.0,
             busy_seconds: 0.1,
         }
     }

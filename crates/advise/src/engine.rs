@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use crate::calibration::Medium;
 use crate::random::Dice;
 
-pub use storage::{GatherCounts, Io, Work};
+pub use storage::{GatherCounts, Io, Work, Written};
 use storage::{Gathering, HardDisk, Run};
 
 /// The next step of a task. Its duration has been drawn already.
@@ -35,8 +35,8 @@ pub enum Step {
     /// Waits for a run of a gathering.
     Join {
         gathering: usize,
-        /// Bytes of what the task has written; several where it is itself a run for several.
-        writes: Vec<f64>,
+        /// What the task has written; several where it is itself a run for several.
+        writes: Vec<Written>,
     },
     Wait {
         seconds: f64,

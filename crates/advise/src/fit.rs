@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::calibration::{Calibration, FileCost, LoadCost, Medium, SCHEMA, StoreCost};
-use crate::cell::{Cell, Measured};
+use crate::cell::{Cell, DiskUse, Measured};
 use crate::cluster::Processes;
 use crate::conformal::Residuals;
 use crate::engine::{Engine, demands};
@@ -25,6 +25,8 @@ const SAMPLES: usize = 1000;
 const SWEEPS: usize = 20_000;
 const ROUNDS: usize = 5;
 const NEED: usize = 2;
+/// Requests to disks an operation below which they do not decide.
+const LEAST_REQUESTS: f64 = 0.5;
 
 /// Initial demands of the search; those that no cell determines stay.
 const STORE: StoreCost = StoreCost {
@@ -92,6 +94,8 @@ pub struct Off {
     pub throughput: f64,
     pub p50: f64,
     pub p95: f64,
+    /// Sum of logarithms, without sign, of measured over predicted requests to emulated disks.
+    pub requests: f64,
 }
 
 /// Fits a calibration to cells and to measured disk times.
@@ -183,7 +187,17 @@ impl Placed<'_> {
 
     fn off(&self, calibration: &Calibration, operations: u64) -> Result<Off, AdviseError> {
         let outcome = self.run(calibration, operations)?;
+        let requests = |of: fn(&DiskUse) -> f64| {
+            let measured = self.mean.disk.as_ref().map_or(0.0, of);
+            match measured > LEAST_REQUESTS {
+                true => (measured / of(&outcome.disk).max(0.1)).ln().abs(),
+                false => 0.0,
+            }
+        };
         Ok(Off {
+            requests: requests(|d| d.writes)
+                + requests(|d| d.flushes)
+                + 0.5 * requests(|d| d.written_bytes),
             cell: self.cell.name.clone(),
             throughput: self.mean.throughput / outcome.throughput,
             p50: self.mean.p50_ms / 1e3 / outcome.quantile(0.5),
@@ -363,6 +377,25 @@ const SCALES: [Scale; 8] = [
     },
 ];
 
+/// What is scaled for emulated cells: their disks are known, and only what the store asks of them
+/// is not.
+const EMULATED_SCALES: [Scale; 8] = [
+    |c, by| c.files.second_commit = (c.files.second_commit * by).min(1.0),
+    |c, by| c.files.journal_member *= by,
+    |c, by| c.files.directories *= by,
+    |c, by| c.files.home_tables *= by,
+    |c, by| c.files.home_member *= by,
+    |c, by| {
+        c.store.read_op *= by;
+        c.store.call *= by;
+    },
+    |c, by| {
+        c.store.write_op *= by;
+        c.store.write_replica *= by;
+    },
+    |c, by| c.store.spread *= by,
+];
+
 fn fit_waits(
     placed: &[Placed<'_>],
     operations: u64,
@@ -373,13 +406,19 @@ fn fit_waits(
         for at in placed {
             let off = at.off(calibration, operations)?;
             sum += off.throughput.ln().abs() + 0.5 * (off.p50.ln().abs() + off.p95.ln().abs());
+            sum += off.requests;
         }
         Ok(sum)
+    };
+    let is_emulated = placed.iter().any(|at| at.cell.emulation.is_some());
+    let scales: &[Scale] = match is_emulated {
+        true => &EMULATED_SCALES,
+        false => &SCALES,
     };
     let mut best = loss(calibration)?;
     let mut factor: f64 = 1.6;
     for _ in 0..ROUNDS {
-        for scale in SCALES {
+        for scale in scales.iter().copied() {
             for by in [factor, 1.0 / factor] {
                 loop {
                     let mut tried = calibration.clone();

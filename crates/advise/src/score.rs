@@ -1,6 +1,8 @@
 //! Comparison of predictions with measurements, and with simpler prediction methods and the noise
 //! of repetitions.
 
+mod plot;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -216,6 +218,9 @@ pub struct Score {
     pub cells: usize,
     pub missing: Vec<String>,
     pub by: BTreeMap<String, Errors>,
+    /// Errors of the simulation on cells that had lost a zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub degraded: Option<Errors>,
     /// Deviation of a repetition from the mean of the others in its cell.
     pub noise: Errors,
     /// Fraction of cells covered by 90 % intervals computed from the other half's errors.
@@ -223,6 +228,9 @@ pub struct Score {
     pub each: Vec<Each>,
     #[serde(skip)]
     pub residuals: Residuals,
+    /// Throughputs, measured and predicted, by way of predicting.
+    #[serde(skip)]
+    pub points: BTreeMap<String, Vec<[f64; 2]>>,
 }
 
 /// One cell: measured and simulated figures.
@@ -285,6 +293,8 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     let (mut noise, mut missing, mut each) = (Sums::default(), Vec::new(), Vec::new());
     let mut residuals = Residuals::default();
+    let mut degraded = Sums::default();
+    let mut points: BTreeMap<String, Vec<[f64; 2]>> = BTreeMap::new();
     // One error per cell, as the intervals need it; for shares the largest over all limits.
     let mut errors: Vec<[f64; 5]> = Vec::new();
     for predicted in &predictions.cells {
@@ -300,9 +310,16 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
             sums.entry(way.clone()).or_default().add(figures, &truth);
         }
         add_noise(&cell, &mut noise);
+        for (way, figures) in &predicted.by {
+            let point = [truth.throughput, figures.throughput];
+            points.entry(way.clone()).or_default().push(point);
+        }
         let Some(ours) = predicted.by.get(SIMULATION) else {
             continue;
         };
+        if cell.lost_zone.is_some() {
+            degraded.add(ours, &truth);
+        }
         let log = |measured: f64, predicted: f64| (measured / predicted).ln().abs();
         let limits = truth.within.iter().zip(&ours.within);
         let share = limits
@@ -348,6 +365,8 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
             .map(|(way, sums)| (way.clone(), sums.errors()))
             .collect(),
         noise: noise.errors(),
+        degraded: (!degraded.throughput.is_empty()).then(|| degraded.errors()),
+        points,
         covered: covered
             .filter_map(|(index, name)| Some((name, covered_part(&column(index))?)))
             .collect(),
@@ -392,6 +411,22 @@ impl Score {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
+    /// A plot of throughputs, as SVG.
+    pub fn to_svg(&self) -> String {
+        let ways = self.points.iter().rev();
+        let series: Vec<plot::Series<'_>> = ways
+            .map(|(name, points)| plot::Series {
+                name,
+                points: points.clone(),
+            })
+            .collect();
+        plot::svg(
+            "Throughput, predicted over measured",
+            "operations a second",
+            &series,
+        )
+    }
+
     /// The score as Markdown tables.
     pub fn to_text(&self) -> String {
         let mut lines = vec![
@@ -414,6 +449,9 @@ impl Score {
         };
         for (way, errors) in &self.by {
             row(way, errors);
+        }
+        if let Some(degraded) = &self.degraded {
+            row("simulation, of cells without a zone", degraded);
         }
         row("(noise of a repetition)", &self.noise);
         let covered = self.covered.iter();

@@ -70,11 +70,33 @@ pub enum Work {
     Rows { syncs: usize, journal: usize },
 }
 
+/// What a task has written before it waits for a sync.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Written {
+    /// A file of so many bytes.
+    Content(f64),
+    /// A name in a directory.
+    Name,
+    /// A row in a database's log.
+    Entry,
+    /// Blocks that a journal's commit has, in bytes.
+    Blocks(f64),
+}
+
+impl Written {
+    pub fn of_size(bytes: f64) -> Written {
+        match bytes > 0.0 {
+            true => Written::Content(bytes),
+            false => Written::Name,
+        }
+    }
+}
+
 /// A task that waits, and the bytes of what it has written.
 #[derive(Clone, Debug)]
 struct Member {
     task: usize,
-    writes: Vec<f64>,
+    writes: Vec<Written>,
 }
 
 pub(super) struct Gathering {
@@ -204,16 +226,20 @@ impl Work {
     fn steps(
         &self,
         disk: usize,
-        writes: &[f64],
+        writes: &[Written],
         files: &FileCost,
         is_busy: bool,
         dice: &mut Dice,
     ) -> Vec<Step> {
         let io = |requests: Vec<Io>| Step::Io { disk, requests };
-        let join = |gathering: usize, writes: Vec<f64>| Step::Join { gathering, writes };
+        let join = |gathering: usize, writes: Vec<Written>| Step::Join { gathering, writes };
         match self {
             Work::Journal => {
-                let bytes = files.journal_base + writes.iter().sum::<f64>();
+                let blocks = writes.iter().map(|written| match written {
+                    Written::Blocks(bytes) => *bytes,
+                    _ => 0.0,
+                });
+                let bytes = files.journal_base + blocks.sum::<f64>();
                 vec![
                     io(vec![Io::Journal(bytes)]),
                     io(vec![Io::Flush]),
@@ -223,22 +249,28 @@ impl Work {
             }
             Work::FileSystem { journal } => file_system(disk, *journal, writes, files, dice),
             Work::Objects { syncs } => {
-                let contents: Vec<f64> = writes.iter().copied().filter(|b| *b > 0.0).collect();
-                let names = join(*syncs, vec![0.0; writes.len()]);
+                let contents: Vec<Written> = writes
+                    .iter()
+                    .copied()
+                    .filter(|w| *w != Written::Name)
+                    .collect();
+                let names = join(*syncs, vec![Written::Name; writes.len()]);
                 match contents.is_empty() {
                     true => vec![names],
                     false => vec![join(*syncs, contents), names],
                 }
             }
-            Work::Rows { syncs, .. } if is_busy => vec![join(*syncs, vec![files.log_bytes])],
+            Work::Rows { syncs, .. } if is_busy => {
+                vec![join(*syncs, vec![Written::Entry; writes.len().max(1)])]
+            }
             Work::Rows { journal, .. } => vec![
                 io(vec![Io::Content(28_672.0)]),
-                join(*journal, vec![20_480.0]),
+                join(*journal, vec![Written::Blocks(20_480.0)]),
                 io(vec![Io::Scattered]),
                 join(*journal, vec![]),
                 io(vec![Io::Scattered, Io::Scattered]),
                 join(*journal, vec![]),
-                join(*journal, vec![24_576.0]),
+                join(*journal, vec![Written::Blocks(24_576.0)]),
             ],
         }
     }
@@ -248,24 +280,33 @@ impl Work {
 fn file_system(
     disk: usize,
     journal: usize,
-    writes: &[f64],
+    writes: &[Written],
     files: &FileCost,
     dice: &mut Dice,
 ) -> Vec<Step> {
-    let count = writes.len() as f64;
+    let is_entry = |w: &&Written| matches!(w, Written::Entry);
+    let entries = writes.iter().filter(is_entry).count() as f64;
+    let count = writes.len() as f64 - entries;
     let io = |requests: Vec<Io>| Step::Io { disk, requests };
-    let join = |writes: Vec<f64>| Step::Join {
+    let join = |bytes: f64| Step::Join {
         gathering: journal,
-        writes,
+        writes: vec![Written::Blocks(bytes)],
     };
     let whole = |mean: f64, dice: &mut Dice| (mean + dice.part()) as usize;
     let mut first: Vec<Io> = Vec::new();
-    first.extend(writes.iter().filter(|b| **b > 0.0).map(|b| Io::Content(*b)));
+    for written in writes {
+        first.extend(match written {
+            Written::Content(bytes) => Some(Io::Content(*bytes)),
+            Written::Entry => Some(Io::Scattered),
+            Written::Name | Written::Blocks(_) => None,
+        });
+    }
     first.extend((0..whole(files.directories * count, dice)).map(|_| Io::Scattered));
     first.extend((0..whole(files.bitmaps, dice)).map(|_| Io::Table));
-    let mut steps = vec![io(first), join(vec![files.journal_member * count])];
+    let journal_bytes = files.journal_member * count + files.journal_entry * entries;
+    let mut steps = vec![io(first), join(journal_bytes)];
     if dice.part() < files.second_commit {
-        steps.push(join(vec![]));
+        steps.push(join(0.0));
     }
     let mut home: Vec<Io> = Vec::new();
     home.extend((0..whole(files.home_tables, dice)).map(|_| Io::Table));
@@ -401,7 +442,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn join(&mut self, gathering: usize, task: usize, writes: Vec<f64>) {
+    pub(super) fn join(&mut self, gathering: usize, task: usize, writes: Vec<Written>) {
         self.gatherings[gathering]
             .waiting
             .push(Member { task, writes });
@@ -417,7 +458,7 @@ impl Engine {
         at.runs += 1;
         let members = std::mem::take(&mut at.waiting);
         at.counts.runs += 1;
-        let writes: Vec<f64> = members
+        let writes: Vec<Written> = members
             .iter()
             .flat_map(|m| m.writes.iter().copied())
             .collect();

@@ -2,7 +2,7 @@
 
 use super::{BEFORE, KnownDisk, Row, World};
 use crate::cluster::Erasure;
-use crate::engine::Step;
+use crate::engine::{Step, Written};
 use crate::random::Dice;
 
 impl World<'_> {
@@ -111,7 +111,7 @@ impl World<'_> {
         steps.extend(self.hand_over(dice));
         steps.push(Step::Join {
             gathering: known.objects,
-            writes: vec![size],
+            writes: vec![Written::of_size(size)],
         });
     }
 
@@ -143,7 +143,7 @@ impl World<'_> {
         match self.disks[disk].known {
             Some(known) => Step::Join {
                 gathering: known.syncs,
-                writes: vec![bytes],
+                writes: vec![Written::of_size(bytes)],
             },
             None => Step::Sync {
                 group: self.disks[disk].group,
@@ -166,7 +166,7 @@ impl World<'_> {
         inner.push(match rows {
             Some(gathering) => Step::Join {
                 gathering: *gathering,
-                writes: vec![0.0],
+                writes: vec![Written::Entry],
             },
             None => self.sync(at.disk, 0.0),
         });

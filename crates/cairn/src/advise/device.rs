@@ -76,6 +76,7 @@ fn joined(reads: Reads, syncs: Syncs) -> Medium {
         sync_byte: syncs.byte,
         sync_spread: syncs.spread,
         sync_cpu: syncs.cpu,
+        hardware: None,
     }
 }
 

@@ -10,7 +10,7 @@ use cairn_advise::cell::{DiskUse, Measured};
 use cairn_advise::cluster::{Cluster, Node, Role, Serves};
 use cairn_advise::emulation::Emulation;
 use cairn_advise::plan::Planned;
-use cairn_study::cell::{self, Outcome, Pair, State};
+use cairn_study::cell::{self, Outcome, State};
 use cairn_study::file::{self, Gate, Network, Repetitions, Study};
 use cairn_study::{measure, run};
 
@@ -37,6 +37,11 @@ pub(super) fn measure(
     let scratch = run::scratch(None)?;
     let folder = scratch.path().join("cell");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    // The study stretches the workload's times: cells of all dilations take as long here.
+    let times = Times {
+        ramp: times.ramp / emulation.dilation,
+        counted: times.counted / emulation.dilation,
+    };
     let text = load::workload_file(&planned.workload, times);
     fs::write(folder.join(WORKLOAD), text).context("the workload's file")?;
     let study = study(planned, emulation, &folder)?;

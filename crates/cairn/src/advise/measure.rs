@@ -28,7 +28,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "DIR", default_value = ".")]
     data: PathBuf,
 
-    /// Seconds that count of each cell
+    /// Seconds that count of each cell, of this host also where time is dilated
     #[arg(long, value_name = "SECONDS", default_value_t = 6.0)]
     seconds: f64,
 }

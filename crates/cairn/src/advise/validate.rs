@@ -170,6 +170,7 @@ fn hold(arguments: &ScoreArguments) -> Result<()> {
     if let Some(out) = &arguments.out {
         write(&out.join("score.md"), &score.to_text())?;
         write(&out.join("score.json"), &score.to_json())?;
+        write(&out.join("score.svg"), &score.to_svg())?;
     }
     if let Some(path) = &arguments.update {
         let mut calibration = read(path, Calibration::parse)?;
