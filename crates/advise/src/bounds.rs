@@ -56,10 +56,10 @@ impl Demands {
         let mut dice = Dice::new(1);
         let (mut stations, mut syncs) = (BTreeMap::new(), 0.0);
         let (mix, classes) = (workload.mix(), workload.classes());
-        for _ in 0..SAMPLED_OPERATIONS {
+        for number in 0..SAMPLED_OPERATIONS as u64 {
             let operation = mix[dice.weighted(mix.iter().map(|(_, share)| *share))].0;
             let class = classes[dice.weighted(classes.iter().map(|c| c.share))];
-            let steps = world.operation(operation, class.bytes.0, &mut dice);
+            let steps = world.operation(number, operation, class.bytes.0, &mut dice);
             demands(&steps, &mut syncs, &mut stations);
         }
         stations

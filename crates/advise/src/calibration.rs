@@ -112,8 +112,11 @@ pub struct FileCost {
     /// sync.
     pub journal_base: f64,
     pub journal_member: f64,
-    /// How often a sync commits twice.
+    /// How often a sync commits twice: one that nobody waited for, and one that was waited for.
     pub second_commit: f64,
+    pub second_commit_busy: f64,
+    /// How often one that was waited for commits once more at its end.
+    pub last_commit_busy: f64,
     /// Blocks of directories that each member has written.
     pub directories: f64,
     /// Blocks of bitmaps that a sync writes before the commit.
@@ -123,7 +126,8 @@ pub struct FileCost {
     pub home_member: f64,
     /// Bytes of the journal for each row in a database's log.
     pub journal_entry: f64,
-    /// Seconds after rows in which others are logged.
+    /// Seconds after rows in which others are logged. Rows are logged that come within a tenth of a
+    /// second, and all after them until the log is merged, which is seldom under load.
     pub busy_seconds: f64,
 }
 
@@ -131,14 +135,16 @@ impl Default for FileCost {
     fn default() -> Self {
         FileCost {
             journal_base: 8192.0,
-            journal_member: 24_576.0,
-            second_commit: 0.7,
-            directories: 0.5,
+            journal_member: 30_000.0,
+            second_commit: 0.5,
+            second_commit_busy: 1.0,
+            last_commit_busy: 0.2,
+            directories: 0.7,
             bitmaps: 1.0,
-            home_tables: 4.0,
-            home_member: 1.0,
-            journal_entry: 4096.0,
-            busy_seconds: 0.1,
+            home_tables: 2.5,
+            home_member: 1.7,
+            journal_entry: 8192.0,
+            busy_seconds: 5.0,
         }
     }
 }

@@ -221,8 +221,8 @@ impl Placed<'_> {
         let processors: HashSet<usize> = world.hosts.iter().map(|h| h.processor).collect();
         let mut world = world.without_spread();
         let (mut dice, mut syncs, mut sums) = (Dice::new(1), 0.0, BTreeMap::new());
-        for (operation, size) in draws(workload, &mut dice) {
-            let steps = world.operation(operation, size, &mut dice);
+        for (number, (operation, size)) in draws(workload, &mut dice).into_iter().enumerate() {
+            let steps = world.operation(number as u64, operation, size, &mut dice);
             demands(&steps, &mut syncs, &mut sums);
         }
         let on_processors = sums
@@ -379,7 +379,8 @@ const SCALES: [Scale; 8] = [
 
 /// What is scaled for emulated cells: their disks are known, and only what the store asks of them
 /// is not.
-const EMULATED_SCALES: [Scale; 8] = [
+const EMULATED_SCALES: [Scale; 9] = [
+    |c, by| c.files.last_commit_busy = (c.files.last_commit_busy * by).min(1.0),
     |c, by| c.files.second_commit = (c.files.second_commit * by).min(1.0),
     |c, by| c.files.journal_member *= by,
     |c, by| c.files.directories *= by,

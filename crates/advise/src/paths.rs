@@ -22,6 +22,8 @@ use crate::workload::{Operation, Workload};
 
 /// Size in bytes above which bodies are streamed.
 const STREAMED_MIN_BYTES: f64 = 65_536.0;
+/// Bytes that a connection sends before it hears from its other end: ten segments of 9 kB.
+const FIRST_WINDOW_BYTES: f64 = 90e3;
 /// Quantum of a processor, in seconds.
 const QUANTUM_SECONDS: f64 = 1e-3;
 /// Fraction of an operation's CPU time before it waits for responses.
@@ -227,8 +229,15 @@ impl<'a> World<'a> {
             .any(|node| node.roles.contains(&Role::Load))
     }
 
-    /// The steps of one operation with this size.
-    pub fn operation(&mut self, operation: Operation, size: f64, dice: &mut Dice) -> Vec<Step> {
+    /// The steps of one operation with this size, by a worker of the load: each has a proxy of its own,
+    /// the next one has the next.
+    pub fn operation(
+        &mut self,
+        worker: u64,
+        operation: Operation,
+        size: f64,
+        dice: &mut Dice,
+    ) -> Vec<Step> {
         let alive: Vec<usize> = self
             .proxies
             .iter()
@@ -237,12 +246,16 @@ impl<'a> World<'a> {
             .collect();
         let proxy = match alive.len() {
             0 => self.proxies[dice.below(self.proxies.len())],
-            some => alive[dice.below(some)],
+            some => alive[(worker % some as u64) as usize],
         };
         let partition = dice.below(self.placement.objects.partitions());
         let rows = self.targets(partition);
+        let body = match operation {
+            Operation::Read | Operation::Write => size,
+            Operation::Head | Operation::Delete => 0.0,
+        };
         let mut steps = vec![Step::Wait {
-            seconds: self.cluster.network.client_rtt_ms / 1000.0,
+            seconds: self.cluster.network.client_rtt_ms / 1000.0 * (1.0 + more_windows(body)),
         }];
         match operation {
             Operation::Read => self.read(proxy, (partition, &rows), size, dice, &mut steps),
@@ -361,7 +374,7 @@ impl<'a> World<'a> {
             if a != b {
                 steps.extend(self.link(a, 1, bytes));
                 steps.push(Step::Wait {
-                    seconds: self.half_trip(a, b),
+                    seconds: self.half_trip(a, b) * (1.0 + 2.0 * more_windows(bytes)),
                 });
                 steps.extend(self.link(b, 0, bytes));
             }
@@ -426,6 +439,10 @@ impl<'a> World<'a> {
         for last in (1..order.len()).rev() {
             order.swap(last, dice.below(last + 1));
         }
+        if self.cluster.erasure.is_none() && self.cluster.processes == Processes::One {
+            // The proxy prefers a replica of its own process.
+            order.sort_by_key(|device| self.placement.devices[*device].host != proxy);
+        }
         let mut branches = Vec::new();
         for device in order.into_iter().take(need) {
             let at = self.placement.devices[device];
@@ -487,6 +504,11 @@ impl<'a> World<'a> {
         steps.extend(self.call(from.host, to.host, [size, 0.0], inner, dice));
         steps
     }
+}
+
+/// Round trips that a body takes beyond the first, while its connection's window doubles.
+fn more_windows(bytes: f64) -> f64 {
+    ((bytes / FIRST_WINDOW_BYTES + 1.0).log2().ceil() - 1.0).max(0.0)
 }
 
 fn disk_name(placement: &Placement, host: usize, number: usize) -> String {

@@ -114,7 +114,8 @@ struct Run<'a> {
     classes: Vec<SizeClass>,
     options: &'a Options,
     dice: Dice,
-    began: HashMap<u64, (f64, Operation)>,
+    /// When each operation under way began, and whose it is.
+    began: HashMap<u64, (f64, Operation, u64)>,
     next_token: u64,
     next_copy: usize,
     copied_bytes: f64,
@@ -153,7 +154,10 @@ impl Run<'_> {
     fn finish(mut self) -> Outcome {
         match self.workload.rate {
             Some(_) => self.engine.set_alarm(0.0, ARRIVAL),
-            None => (0..self.workload.workers.unwrap_or(1)).for_each(|_| self.begin()),
+            None => {
+                let workers = u64::from(self.workload.workers.unwrap_or(1));
+                (0..workers).for_each(|worker| self.begin(worker));
+            }
         }
         (0..self.options.copies_at_once).for_each(|_| self.copy());
         if self.options.others > 0.0 {
@@ -173,7 +177,7 @@ impl Run<'_> {
                     self.copy();
                 }
                 Some(Happened::Ended { token }) => {
-                    let Some((began, operation)) = self.began.remove(&token) else {
+                    let Some((began, operation, worker)) = self.began.remove(&token) else {
                         continue;
                     };
                     ended += 1;
@@ -185,7 +189,7 @@ impl Run<'_> {
                         latencies.entry(operation).or_default().push(took);
                     }
                     if self.workload.rate.is_none() {
-                        self.begin();
+                        self.begin(worker);
                     }
                 }
                 None => break,
@@ -258,15 +262,18 @@ impl Run<'_> {
         }
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self, worker: u64) {
         let mix = self.workload.mix();
         let drawn = self.dice.weighted(mix.iter().map(|(_, share)| *share));
         let operation = mix[drawn].0;
         let size = self.size();
-        let steps = self.world.operation(operation, size, &mut self.dice);
+        let steps = self
+            .world
+            .operation(worker, operation, size, &mut self.dice);
         let token = self.next_token;
         self.next_token += 1;
-        self.began.insert(token, (self.engine.now(), operation));
+        self.began
+            .insert(token, (self.engine.now(), operation, worker));
         self.engine.start(steps, token);
     }
 
@@ -276,7 +283,8 @@ impl Run<'_> {
     }
 
     fn arrive(&mut self) {
-        self.begin();
+        // Whichever worker is idle.
+        self.begin(self.next_token);
         let mean = 1.0 / self.workload.rate.unwrap_or(1.0);
         let seconds = self.dice.exponential(mean);
         self.engine.set_alarm(seconds, ARRIVAL);

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -169,6 +172,8 @@ fn drive(
     let pid = child.0.id();
     let output = child.0.stdout.take().context("the lab without an output")?;
     let mut readings: BTreeMap<String, Reading> = BTreeMap::new();
+    let content = bench.scratch.join(&cell.id).join("srv");
+    let _forgetting = load.workload.cold.then(|| Forgetting::start(content));
     let measured = measured_stages(&load.plan)?;
     for line in BufReader::new(output).lines() {
         let line = line?;
@@ -189,10 +194,6 @@ fn drive(
             Ok((cluster.counts()?, spent))
         };
         if let Some(name) = name("stage_started", &event) {
-            // The waiting stage before a measured one gives this the time.
-            if load.workload.cold {
-                forget(&bench.scratch.join(&cell.id).join("srv"));
-            }
             if load.workload.quick_preparation && measured.contains(&name) {
                 cluster.set_free(false)?;
             }
@@ -216,6 +217,43 @@ fn drive(
         std::fs::read_to_string(folder.join("log/lab.log")).unwrap_or_default()
     );
     Ok(readings)
+}
+
+/// A thread that has content forgotten again and again: what was read once would be cached from then
+/// on, which a cluster of far more content than memory does not do.
+struct Forgetting {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Time of this host between two rounds.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Forgetting {
+    fn start(folder: PathBuf) -> Forgetting {
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = ends.clone();
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                forget(&folder);
+                std::thread::park_timeout(FORGET_INTERVAL);
+            }
+        });
+        Forgetting {
+            ends,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Forgetting {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Names of the stages of a workload that are measured.

@@ -222,7 +222,8 @@ impl HardDisk {
 }
 
 impl Work {
-    /// The steps for what members have written. `is_busy`: others came lately.
+    /// The steps for what members have written. `is_busy`: others came lately, or, of a file system,
+    /// its last sync was waited for.
     fn steps(
         &self,
         disk: usize,
@@ -247,7 +248,9 @@ impl Work {
                     io(vec![Io::Flush]),
                 ]
             }
-            Work::FileSystem { journal } => file_system(disk, *journal, writes, files, dice),
+            Work::FileSystem { journal } => {
+                file_system(disk, *journal, writes, files, is_busy, dice)
+            }
             Work::Objects { syncs } => {
                 let contents: Vec<Written> = writes
                     .iter()
@@ -276,12 +279,13 @@ impl Work {
     }
 }
 
-/// The steps of a sync of a whole file system.
+/// The steps of a sync of a whole file system. `is_busy`: it was waited for.
 fn file_system(
     disk: usize,
     journal: usize,
     writes: &[Written],
     files: &FileCost,
+    is_busy: bool,
     dice: &mut Dice,
 ) -> Vec<Step> {
     let is_entry = |w: &&Written| matches!(w, Written::Entry);
@@ -305,13 +309,20 @@ fn file_system(
     first.extend((0..whole(files.bitmaps, dice)).map(|_| Io::Table));
     let journal_bytes = files.journal_member * count + files.journal_entry * entries;
     let mut steps = vec![io(first), join(journal_bytes)];
-    if dice.part() < files.second_commit {
+    let second = match is_busy {
+        true => files.second_commit_busy,
+        false => files.second_commit,
+    };
+    if dice.part() < second {
         steps.push(join(0.0));
     }
     let mut home: Vec<Io> = Vec::new();
     home.extend((0..whole(files.home_tables, dice)).map(|_| Io::Table));
     home.extend((0..whole(files.home_member * count, dice)).map(|_| Io::Scattered));
     steps.push(io(home));
+    if is_busy && dice.part() < files.last_commit_busy {
+        steps.push(join(0.0));
+    }
     steps.retain(|step| !matches!(step, Step::Io { requests, .. } if requests.is_empty()));
     steps
 }
@@ -446,10 +457,10 @@ impl Engine {
         self.gatherings[gathering]
             .waiting
             .push(Member { task, writes });
-        self.start_run(gathering);
+        self.start_run(gathering, false);
     }
 
-    fn start_run(&mut self, gathering: usize) {
+    fn start_run(&mut self, gathering: usize, follows: bool) {
         let now = self.now;
         let at = &mut self.gatherings[gathering];
         if at.runs >= at.at_once || at.waiting.is_empty() {
@@ -463,9 +474,13 @@ impl Engine {
             .flat_map(|m| m.writes.iter().copied())
             .collect();
         at.counts.members += writes.len() as u64;
-        let busy = at
+        let came_lately = at
             .last
             .is_some_and(|last| now - last < at.files.busy_seconds);
+        let busy = match at.work {
+            Work::FileSystem { .. } => follows,
+            _ => came_lately,
+        };
         at.last = Some(now);
         let steps = at
             .work
@@ -482,6 +497,6 @@ impl Engine {
         for task in run.members {
             self.after(0.0, Event::Waited { task });
         }
-        self.start_run(run.gathering);
+        self.start_run(run.gathering, true);
     }
 }

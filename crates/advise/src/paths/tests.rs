@@ -25,7 +25,7 @@ fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f6
         lost,
     );
     let mut world = world.unwrap().without_spread();
-    let steps = world.operation(operation, 4000.0, &mut Dice::new(2));
+    let steps = world.operation(0, operation, 4000.0, &mut Dice::new(2));
     let (mut syncs, mut sums) = (0.0, BTreeMap::new());
     demands(&steps, &mut syncs, &mut sums);
     let widest = |step: &Step| match step {

@@ -1,6 +1,6 @@
 //! The steps of writing: replicas or fragments, their names, and the rows of their container.
 
-use super::{BEFORE, KnownDisk, Row, World};
+use super::{BEFORE, KnownDisk, Row, STREAMED_MIN_BYTES, World};
 use crate::cluster::Erasure;
 use crate::engine::{Step, Written};
 use crate::random::Dice;
@@ -36,8 +36,13 @@ impl World<'_> {
             None => {
                 let branches = rows.iter().enumerate().map(|(index, device)| {
                     let row = containers.get(index).copied();
-                    let inner = self.stored(*device, size, 0.0, row, dice);
+                    let mut inner = self.stored(*device, size, 0.0, row, dice);
                     let host = self.placement.devices[*device].host;
+                    if size > STREAMED_MIN_BYTES && host != proxy {
+                        // Each server is asked before it is sent the body.
+                        let seconds = 2.0 * self.half_trip(proxy, host);
+                        inner.insert(0, Step::Wait { seconds });
+                    }
                     self.call(proxy, host, [size, 0.0], inner, dice)
                 });
                 let branches = branches.collect();

@@ -65,9 +65,9 @@ pub fn media() -> BTreeMap<String, (Medium, f64)> {
         ..ssd.clone()
     };
     [
-        ("hdd", hdd, 4.0),
+        ("hdd", hdd, 3.0),
         ("ssd", ssd, 12.0),
-        ("slow-hdd", slow_hdd, 4.0),
+        ("slow-hdd", slow_hdd, 3.0),
         ("plain-ssd", plain_ssd, 8.0),
         ("nvme", nvme, 25.0),
     ]
@@ -86,7 +86,7 @@ struct Shape {
     /// Round trip between zones, and of clients, in milliseconds.
     rtt_ms: f64,
     /// Cores of each node's processors; none: no limit.
-    cores: Option<f64>,
+    cores: Option<u32>,
     size: f64,
     /// Shares of reads, writes and deletes.
     mix: [f64; 3],
@@ -146,7 +146,7 @@ impl Shape {
         let (medium, dilation) = media.get(self.medium)?;
         let name = self.name();
         let (cores, core_speed) = match self.cores {
-            Some(cores) => (1, cores),
+            Some(cores) => (cores, 1.0),
             None => (HOST_CORES, *dilation),
         };
         let node = Node {
@@ -330,7 +330,8 @@ fn draw(dice: &mut Dice) -> Shape {
         2 => {
             (shape.lost_zone, shape.replicas) = (Some(2), 3);
         }
-        3 => shape.cores = Some(0.5),
+        // A limit of less than a twentieth of a core of the host cannot be kept.
+        3 => shape.cores = Some(if shape.medium == "nvme" { 2 } else { 1 }),
         4 => shape.rate = Some(f64::from(open_rate(&shape))),
         _ => {}
     }
