@@ -40,21 +40,17 @@ impl Emulation {
                 )
             })?;
         }
-        let groups = cluster.node.iter().flat_map(|node| &node.disk);
-        for group in groups.filter(|group| !self.media.contains_key(&group.medium)) {
-            let known: Vec<&str> = self.media.keys().map(String::as_str).collect();
-            let remedy = format!(
-                "describe it in emulation.media, which has {}",
-                known.join(", ")
-            );
-            return Err(AdviseError::field(
-                FILE,
-                "node.disk.medium",
-                &group.medium,
-                remedy,
-            ));
-        }
-        Ok(())
+        let mut groups = cluster.node.iter().flat_map(|node| &node.disk);
+        let Some(group) = groups.find(|group| !self.media.contains_key(&group.medium)) else {
+            return Ok(());
+        };
+        let known: Vec<&str> = self.media.keys().map(String::as_str).collect();
+        let remedy = format!(
+            "describe it in emulation.media, which has {}",
+            known.join(", ")
+        );
+        let (field, value) = ("node.disk.medium", &group.medium);
+        Err(AdviseError::field(FILE, field, value, remedy))
     }
 
     /// Does this node have fewer or slower cores than the host gives without a limit? Without one its

@@ -142,15 +142,20 @@ pub fn cpu_wait_ns(pid: u32) -> u64 {
     tasks.into_iter().flatten().filter_map(of_task).sum()
 }
 
-/// Runs this program to its end and returns its output.
+/// Runs this program to its end and returns its output. `also` are exit codes other than 0 that are
+/// none of a failure.
 ///
 /// # Errors
 /// It cannot be started, or fails; the error has its output.
-pub fn run_quiet(command: &mut Command) -> Result<String> {
+pub fn run_quiet(command: &mut Command, also: &[i32]) -> Result<String> {
     let output = command
         .output()
         .with_context(|| format!("running {command:?}"))?;
-    if !output.status.success() {
+    let is_other = output
+        .status
+        .code()
+        .is_some_and(|code| also.contains(&code));
+    if !output.status.success() && !is_other {
         bail!(
             "{command:?} ended with {}: {}{}",
             output.status,

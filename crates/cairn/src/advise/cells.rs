@@ -132,21 +132,34 @@ impl Bench {
             None => self.once(planned)?,
             Some(emulation) => {
                 let number = cell.repetitions.len() as u32 + 1;
-                let it = emulated::measure(&self.program, planned, emulation, self.times, number)?;
-                if !it.is_accepted {
-                    print_line(&format!("{} {round}: rejected: {}", cell.name, it.why));
-                    return Ok(());
+                let it = emulated::measure(&self.program, planned, emulation, self.times, number);
+                // The other cells are measured all the same.
+                let why = match it {
+                    Ok(it) if it.is_accepted => Ok(it.measured),
+                    Ok(it) => Err(format!("rejected: {}", it.why)),
+                    Err(error) => Err(format!("failed: {error:#}")),
+                };
+                match why {
+                    Ok(measured) => measured,
+                    Err(why) => {
+                        print_line(&format!("{} {round}: {why}", cell.name));
+                        return Ok(());
+                    }
                 }
-                it.measured
             }
         };
         print_line(&format!(
-            "{} {round}: {:.0}/s, p50 {:.2} ms, p95 {:.2} ms, lone sync {:.2} ms{}{}",
+            "{} {round}: {:.0}/s, p50 {:.2} ms, p95 {:.2} ms{}{}{}{}",
             cell.name,
             it.throughput,
             it.p50_ms,
             it.p95_ms,
-            it.lone_sync_ms.unwrap_or(0.0),
+            it.lone_sync_ms
+                .map_or(String::new(), |ms| format!(", lone sync {ms:.2} ms")),
+            it.late.map_or(String::new(), |late| format!(
+                ", late {:.1} %",
+                late * 100.0
+            )),
             it.others
                 .map_or(String::new(), |o| format!(", others {:.0} %", o * 100.0)),
             match it.failed {

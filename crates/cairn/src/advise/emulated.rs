@@ -38,9 +38,11 @@ pub(super) fn measure(
     let folder = scratch.path().join("cell");
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     // The study stretches the workload's times: cells of all dilations take as long here.
+    // The lab's files have milliseconds.
+    let emulated = |seconds: f64| (seconds / emulation.dilation * 1e3).round() / 1e3;
     let times = Times {
-        ramp: times.ramp / emulation.dilation,
-        counted: times.counted / emulation.dilation,
+        ramp: emulated(times.ramp),
+        counted: emulated(times.counted),
     };
     let text = load::workload_file(&planned.workload, times);
     fs::write(folder.join(WORKLOAD), text).context("the workload's file")?;

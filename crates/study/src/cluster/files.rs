@@ -14,6 +14,8 @@ use crate::file::{Cluster, Node, Role};
 use crate::process::run_quiet;
 
 const RINGS: [Role; 3] = [Role::Account, Role::Container, Role::Object];
+/// Exit code of a ring that is built, but not as well dispersed as it may be: zones of unequal size.
+const RING_WARNING: i32 = 1;
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache tempauth copy \
                         proxy-logging proxy-server";
 
@@ -132,7 +134,8 @@ fn build(
     let call = |arguments: &[&str]| {
         let mut command = Command::new(order.program);
         command.arg("ring").arg(&builder).args(arguments);
-        run_quiet(&mut command).with_context(|| format!("the ring {}", ring.name()))
+        run_quiet(&mut command, &[RING_WARNING])
+            .with_context(|| format!("the ring {}", ring.name()))
     };
     let (power, rows) = (
         cluster.part_power.to_string(),
