@@ -71,6 +71,10 @@ pub struct Measured {
     /// Lateness of the emulated hardware, as a fraction of its times: the worst device or network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<f64>,
+    /// Time that threads of the store and of the load waited for a processor, as a fraction of the
+    /// requests' time, where hardware was emulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_wait: Option<f64>,
     /// Time of a single sync on the store's disk before the load began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lone_sync_ms: Option<f64>,
@@ -175,6 +179,7 @@ impl Cell {
             others: some(|m| m.others),
             lone_sync_ms: some(|m| m.lone_sync_ms),
             late: some(|m| m.late),
+            cpu_wait: some(|m| m.cpu_wait),
             disk: all.iter().find_map(|m| m.disk),
         }
     }

@@ -235,7 +235,7 @@ impl Forgetting {
         let told = ends.clone();
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
-                forget(&folder);
+                forget_objects(&folder);
                 std::thread::park_timeout(FORGET_INTERVAL);
             }
         });
@@ -266,6 +266,21 @@ fn measured_stages(plan: &str) -> Result<Vec<String>> {
     let is_main = |stage: &Stage| stage.works.iter().any(|work| work.kind == WorkKind::Main);
     let measured = read.plan.stages.into_iter().filter(is_main);
     Ok(measured.map(|stage| stage.name).collect())
+}
+
+/// Drops the content of objects from the page cache, in the devices of all nodes. Databases stay:
+/// they are small, and a cluster with far more content than memory has them cached, too.
+fn forget_objects(folder: &Path) {
+    let inner = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+    for node in inner(folder.to_owned()) {
+        for device in inner(node.path()) {
+            for kept in inner(device.path()) {
+                if kept.file_name().to_string_lossy().starts_with("objects") {
+                    forget(&kept.path());
+                }
+            }
+        }
+    }
 }
 
 /// Drops the content of all files below a folder from the page cache. Names and attributes stay

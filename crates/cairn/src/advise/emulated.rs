@@ -16,6 +16,9 @@ use cairn_study::{measure, run};
 
 use super::load::{self, Times};
 
+/// Waiting for processors as part of the requests' time with which a repetition is not kept: what waits
+/// for others' programs is neither the disks nor the network.
+const CPU_WAIT_MAX: f64 = 0.1;
 const WORKLOAD: &str = "workload.toml";
 
 /// One measurement of a planned cell.
@@ -75,6 +78,7 @@ pub(super) fn measure(
 fn note(outcome: &Outcome, measured: &mut Measured) {
     let fidelity = &outcome.fidelity;
     let late = fidelity.device_lateness.values().copied();
+    measured.cpu_wait = Some(fidelity.cpu_wait);
     measured.late = Some(late.fold(fidelity.network_lateness, f64::max));
     let Some(stage) = outcome.stages.first() else {
         return;
@@ -118,7 +122,10 @@ fn study(planned: &Planned, emulation: &Emulation, folder: &Path) -> Result<Stud
         dilation: emulation.dilation,
         seed: 1,
         repetitions: Repetitions::default(),
-        gate: Gate::default(),
+        gate: Gate {
+            cpu_wait: CPU_WAIT_MAX,
+            ..Gate::default()
+        },
         clusters: vec![cluster(&planned.cluster, emulation)?],
         workloads: vec![workload],
         figures: Vec::new(),
