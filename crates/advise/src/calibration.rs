@@ -29,7 +29,7 @@ pub struct Calibration {
     pub store: StoreCost,
     pub load: LoadCost,
     pub medium: BTreeMap<String, Medium>,
-    /// What the store and its file systems ask of disks whose hardware is known.
+    /// Requests of the store and its file systems to disks whose hardware is known.
     #[serde(default)]
     pub files: FileCost,
     pub scope: Scope,

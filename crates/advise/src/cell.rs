@@ -80,7 +80,7 @@ pub struct Measured {
     pub lone_sync_ms: Option<f64>,
 }
 
-/// What disks did for one operation, and how busy they were.
+/// Requests to disks for one operation, and how busy these were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskUse {

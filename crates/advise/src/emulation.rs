@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cell::FILE;
 use crate::cluster::Cluster;
 use crate::error::AdviseError;
 use crate::hardware::Medium;
 use crate::read::within;
+
+const FILE: &str = "the cell file";
 
 /// How a cell's hardware is emulated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -35,7 +35,7 @@ pub enum Step {
     /// Waits for a run of a gathering.
     Join {
         gathering: usize,
-        /// What the task has written; several where it is itself a run for several.
+        /// Things that the task has written; several where it is itself a run for several.
         writes: Vec<Written>,
     },
     Wait {

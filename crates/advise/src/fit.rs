@@ -377,7 +377,7 @@ const SCALES: [Scale; 8] = [
     },
 ];
 
-/// What is scaled for emulated cells: their disks are known, and only what the store asks of them
+/// Figures that are scaled for emulated cells: their disks are known, and only what the store asks of them
 /// is not.
 const EMULATED_SCALES: [Scale; 9] = [
     |c, by| c.files.last_commit_busy = (c.files.last_commit_busy * by).min(1.0),

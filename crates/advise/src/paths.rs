@@ -42,7 +42,7 @@ pub struct HostStations {
 pub struct DiskStations {
     pub channel: usize,
     pub group: usize,
-    /// Of a disk whose hardware is known; the two above then are not used.
+    /// A disk whose hardware is known; the two above then are not used.
     pub known: Option<KnownDisk>,
 }
 

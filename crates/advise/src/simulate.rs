@@ -76,7 +76,7 @@ pub struct Outcome {
     pub groups: f64,
     /// Mean number of members in a group.
     pub members: f64,
-    /// What known disks did for one operation.
+    /// Requests to known disks for one operation.
     pub disk: DiskUse,
     /// An open loop's rate was achieved.
     pub kept_up: bool,

@@ -42,6 +42,9 @@ fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     allocator::set_up();
     cairn_node::memory::tidy_with(allocator::give_back);
+    if let Ok(factor) = std::env::var(cairn_types::dilation::VARIABLE) {
+        cairn_types::dilation::set(&factor);
+    }
     #[cfg(feature = "measure")]
     switch_heuristics_off();
     let arguments: Vec<OsString> = std::env::args_os().collect();

@@ -5,34 +5,35 @@
 //! file sets are written K times longer; those that are constants of a program pass through
 //! [`dilated`], and its environment says K. Elsewhere it is 1.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Environment variable with the factor.
+/// Environment variable by which a process is told its factor.
 pub const VARIABLE: &str = "CAIRN_DILATION";
 const FACTOR_MAX: f64 = 100.0;
 
+/// The process's factor, as bits; 0 before it is set.
+static FACTOR: AtomicU64 = AtomicU64::new(0);
+
 /// A wait of the cluster's time in this host's.
 pub fn dilated(wait: Duration) -> Duration {
-    match factor() {
-        1.0 => wait,
-        factor => wait.mul_f64(factor),
+    match FACTOR.load(Ordering::Relaxed) {
+        0 => wait,
+        bits => wait.mul_f64(f64::from_bits(bits)),
     }
 }
 
-/// The process's factor, 1 to 100.
-pub fn factor() -> f64 {
-    static FACTOR: OnceLock<f64> = OnceLock::new();
-    *FACTOR.get_or_init(|| of_text(std::env::var(VARIABLE).ok().as_deref()))
+/// Sets the process's factor by the variable's value, before anything waits. A text that is no number
+/// from 1 to 100 sets none: only this workspace's own programs give one.
+pub fn set(text: &str) {
+    if let Some(factor) = of_text(text) {
+        FACTOR.store(factor.to_bits(), Ordering::Relaxed);
+    }
 }
 
-/// What is no number from 1 to 100 counts as 1: only this workspace's own programs set it.
-fn of_text(text: Option<&str>) -> f64 {
-    let factor = text.and_then(|text| text.parse().ok()).unwrap_or(1.0);
-    match (1.0..=FACTOR_MAX).contains(&factor) {
-        true => factor,
-        false => 1.0,
-    }
+fn of_text(text: &str) -> Option<f64> {
+    let factor = text.parse().ok()?;
+    (1.0..=FACTOR_MAX).contains(&factor).then_some(factor)
 }
 
 #[cfg(test)]
@@ -41,10 +42,11 @@ mod tests {
 
     #[test]
     fn waits_are_as_long_as_they_are_unless_a_factor_is_given() {
-        assert_eq!(dilated(Duration::from_millis(100)), Duration::from_millis(100));
-        assert_eq!(of_text(Some("12.5")), 12.5);
-        for wrong in [None, Some(""), Some("0.5"), Some("1e9"), Some("NaN"), Some("x")] {
-            assert_eq!(of_text(wrong), 1.0, "{wrong:?}");
+        let wait = Duration::from_millis(100);
+        assert_eq!(dilated(wait), wait);
+        assert_eq!(of_text("12.5"), Some(12.5));
+        for wrong in ["", "0.5", "1e9", "NaN", "x"] {
+            assert_eq!(of_text(wrong), None, "{wrong:?}");
         }
     }
 }

@@ -38,11 +38,11 @@ const ONLY: [(&str, &[&str]); 9] = [
     // Neither the console nor the load generator is built for a node, nor the node for them.
     ("console-api", &["http", "types"]),
     // Clusters are child processes.
-    ("emulate", &["types"]),
+    ("emulate", &["advise", "ring", "types"]),
     (
         "study",
         &[
-            "client", "emulate", "formats", "http", "lab", "rados", "ring", "types",
+            "advise", "client", "emulate", "formats", "http", "lab", "rados", "ring", "types",
         ],
     ),
     // They use Cairn like its users do: what finds a fault must not share it.

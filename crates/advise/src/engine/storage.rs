@@ -57,7 +57,7 @@ pub enum Io {
     Read(f64, f64),
 }
 
-/// What a gathering does for those that wait.
+/// Work of a gathering for those that wait.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// A commit of the journal of the file system on a disk.
@@ -70,7 +70,7 @@ pub enum Work {
     Rows { syncs: usize, journal: usize },
 }
 
-/// What a task has written before it waits for a sync.
+/// A thing that a task has written before it waits for a sync.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Written {
     /// A file of so many bytes.

@@ -123,7 +123,10 @@ fn study(planned: &Planned, emulation: &Emulation, folder: &Path) -> Result<Stud
         seed: 1,
         repetitions: Repetitions::default(),
         gate: Gate {
-            cpu_wait: CPU_WAIT_MAX,
+            cpu_wait: match limits_any(&planned.cluster, emulation) {
+                true => Gate::default().cpu_wait,
+                false => CPU_WAIT_MAX,
+            },
             ..Gate::default()
         },
         clusters: vec![cluster(&planned.cluster, emulation)?],
@@ -132,6 +135,12 @@ fn study(planned: &Planned, emulation: &Emulation, folder: &Path) -> Result<Stud
         notes: Vec::new(),
         folder: PathBuf::from(folder),
     })
+}
+
+/// Does a node have a limit of processors? Waiting for it counts as waiting for a processor.
+fn limits_any(cluster: &Cluster, emulation: &Emulation) -> bool {
+    let mut speeds = cluster.node.iter().map(|node| node.core_speed);
+    speeds.any(|speed| emulation.limits_processors(speed))
 }
 
 /// A node without memory caches nothing: what is read comes from the disks.

@@ -145,7 +145,7 @@ fn main_work(stages: &[StageResult]) -> Option<(&StageResult, &WorkResult)> {
     })
 }
 
-/// What the lab recorded in a folder; a second of the cluster lasted `dilation` seconds of the host.
+/// The lab's record in a folder; a second of the cluster lasted `dilation` seconds of the host.
 pub(super) fn read_run(out: &Path, workload: &Workload, dilation: f64) -> Result<Measured> {
     let recorded = read_folder(out)?;
     let main = main_work(&recorded.stages);
