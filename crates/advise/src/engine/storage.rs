@@ -332,6 +332,7 @@ impl Engine {
     pub fn add_disk(&mut self, medium: &Medium, bytes: f64) -> usize {
         let seed = self.disks.len() as u64 + 1;
         self.disks.push(HardDisk::new(medium, bytes, seed));
+        self.disk_busy_at_reset.push(0);
         self.disks.len() - 1
     }
 

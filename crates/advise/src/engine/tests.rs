@@ -218,3 +218,44 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
 }
+
+fn ssd() -> crate::hardware::Medium {
+    crate::hardware::Medium {
+        fixed_us: 200.0,
+        channels: 4,
+        ..crate::hardware::Medium::default()
+    }
+}
+
+/// A read of a known disk takes its time; more of them than channels wait.
+#[test]
+fn a_known_disk_serves_by_its_channels() {
+    let mut engine = Engine::new(1);
+    let disk = engine.add_disk(&ssd(), 4e9);
+    let requests = vec![Io::Read(4096.0, 0.1); 8];
+    engine.start(vec![Step::Io { disk, requests }], 7);
+    assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
+    assert!((engine.now() - 400e-6).abs() < 1e-9, "{}", engine.now());
+    assert_eq!(engine.disk_use().reads, 8.0);
+}
+
+/// Whoever comes while a journal commits shares the next commit with all others who wait.
+#[test]
+fn commits_are_shared_by_those_who_wait() {
+    let mut engine = Engine::new(1);
+    let files = crate::calibration::FileCost::default();
+    let disk = engine.add_disk(&ssd(), 4e9);
+    let journal = engine.add_gathering(Work::Journal, disk, 1, &files);
+    for token in 0..5 {
+        let writes = vec![Written::Blocks(4096.0)];
+        let gathering = journal;
+        engine.start(vec![Step::Join { gathering, writes }], token);
+    }
+    let mut ends = Vec::new();
+    while engine.advance().is_some() {
+        ends.push((engine.now() * 1e6).round());
+    }
+    // Two writes one after the other, and flushes that take no time: the first alone, then the others.
+    assert_eq!(ends, [400.0, 800.0, 800.0, 800.0, 800.0]);
+    assert_eq!(engine.disk_use().flushes, 4.0);
+}
