@@ -195,7 +195,9 @@ impl Reach {
             asked: now,
         });
         host.asked = now;
-        let is_recent = host.answered.is_some_and(|at| now - at < dilated(ANSWER_VALID));
+        let is_recent = host
+            .answered
+            .is_some_and(|at| now - at < dilated(ANSWER_VALID));
         if !host.is_probed && !is_recent {
             host.is_probed = true;
             let (timeout, tls) = (self.connect_timeout, self.tls.clone());
@@ -280,7 +282,10 @@ async fn watch_over(
             if !note(State::Hangs(began)) {
                 return;
             }
-            if tokio::time::timeout(dilated(PROBE_INTERVAL), answer).await.is_err() {
+            if tokio::time::timeout(dilated(PROBE_INTERVAL), answer)
+                .await
+                .is_err()
+            {
                 continue;
             }
         }
