@@ -40,7 +40,6 @@ fn main() -> ExitCode {
     // With huge pages a hundred threads' small allocations take twice the memory. Fails harmlessly
     // on a kernel without that option.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    allocator::set_up();
     cairn_node::memory::tidy_with(allocator::give_back);
     if let Ok(factor) = std::env::var(cairn_types::dilation::VARIABLE) {
         cairn_types::dilation::set(&factor);
