@@ -5,6 +5,7 @@
 
 mod closes;
 mod content;
+mod doubts;
 mod gathering;
 mod links;
 mod names;
