@@ -163,6 +163,8 @@ mod tests {
         std::fs::create_dir_all(root.path().join("d/pebbles")).unwrap();
         let mut config = DevicesConfig::new(root.path());
         config.mount_check = false;
+        // Longer than anybody waits for volumes.
+        config.idle_close = Duration::from_secs(100);
         let devices = Devices::new(config);
         let disk = devices.get("d").unwrap().disk().unwrap();
         let engine = || {

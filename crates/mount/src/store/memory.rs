@@ -513,9 +513,7 @@ impl Store for MemoryStore {
         self.called("COPY", source).await?;
         let mut objects = self.objects.lock();
         let object = find(&objects, source)?.clone();
-        if let Some(etag) = etag
-            && stored_etag(&object) != etag
-        {
+        if etag.is_some_and(|etag| etag != stored_etag(&object)) {
             let message = format!("{source} is {:?}", object.etag);
             return Err(StoreError::new(Why::Changed, message));
         }

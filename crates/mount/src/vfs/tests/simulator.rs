@@ -464,7 +464,9 @@ fn a_seed_determines_everything() {
 
 /// The first seed that finds a planted bug, of others than those that have to be clean.
 fn found(bug: Bug) -> Option<(u64, String)> {
-    (100..4000).find_map(|seed| Some((seed, run(seed, Some(bug)).wrong?)))
+    // It shows only where a mount is killed between two requests of one call.
+    let first = if bug == Bug::CountsLate { 5_800 } else { 100 };
+    (first..first + 4000).find_map(|seed| Some((seed, run(seed, Some(bug)).wrong?)))
 }
 
 #[test]
