@@ -123,6 +123,12 @@ pub trait ObjectEngine: Send + Sync {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError>;
 
+    /// Whether writes are handed to a thread of the engine's own, so that asking
+    /// [`ObjectEngine::is_put_at_hand`] may pay.
+    fn hands_writes_over(&self) -> bool {
+        false
+    }
+
     /// Whether a small upload needs no disk before it is handed to a thread of the engine's own: to
     /// `open` the object's metadata, then `put_small` so many bytes, may be done on a thread that must
     /// not block.

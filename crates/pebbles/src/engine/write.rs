@@ -180,6 +180,10 @@ impl ObjectEngine for PebblesEngine {
         Ok(Box::new(writer))
     }
 
+    fn hands_writes_over(&self) -> bool {
+        true
+    }
+
     /// Its index knows that there is nothing to read: no object of that name, or a deleted one.
     fn is_put_at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> bool {
         let opened = self.inner.stores.opened(disk.name(), key.policy);

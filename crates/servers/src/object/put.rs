@@ -176,8 +176,7 @@ impl Inner {
             let durability = upload.durability;
             let (engine, key) = (target.engine.clone(), target.key.clone());
             let bytes = body.len();
-            let is_at_hand = |disk: &Disk| target.engine.is_put_at_hand(disk, &target.key, bytes);
-            let written = target.device.commit_at_hand(is_at_hand, move |disk| {
+            let write = move |disk: &Disk| {
                 let checked = check_existing(&*engine, disk, &key, check)?;
                 let existing = match checked {
                     Ok(existing) => existing,
@@ -190,7 +189,12 @@ impl Inner {
                 };
                 let written = engine.put_small(disk, &key, body, metadata.clone(), durability)?;
                 Ok(written.map(move |()| Ok((existing, metadata))))
-            });
+            };
+            let is_at_hand = |disk: &Disk| target.engine.is_put_at_hand(disk, &target.key, bytes);
+            let written = match target.engine.hands_writes_over() {
+                true => target.device.commit_at_hand(is_at_hand, write),
+                false => target.device.commit(write),
+            };
             let written = written.await.map_err(Refusal::from).and_then(|w| w);
             promise::note(&mut writing, &written);
             drop(writing);
