@@ -159,13 +159,8 @@ impl Share {
         state.share
     }
 
-    /// [`Share::has_clients`] at this moment.
-    pub fn has_clients_now(&self) -> bool {
-        self.has_clients(Instant::now())
-    }
-
     /// Whether clients have used the device lately: then a thread of each lane is kept for them.
-    pub(crate) fn has_clients(&self, now: Instant) -> bool {
+    pub fn has_clients(&self, now: Instant) -> bool {
         self.lock().has_clients(now)
     }
 

@@ -317,13 +317,21 @@ impl Upkeep for PebblesEngine {
     }
 
     /// Volumes ahead, checkpoints, compaction; a store that failed, or whose device is another one
-    /// now, is opened anew.
+    /// now, is opened anew. A store of which a write failed has its own pauses for that.
     fn maintain(&self, disk: &Disk) -> Result<NextUpkeep, DiskError> {
         let stores = &self.inner.stores;
         let mut next = NextUpkeep::After(MAINTAIN_INTERVAL);
         // One store's failure is no other's.
         let mut failed = Ok(());
         for (policy, opened) in stores.of_device(disk.name()) {
+            if opened.store().is_poisoned() {
+                drop(opened);
+                // Opened anew when it is time, as by a write.
+                if let Err(error) = self.store(disk, policy) {
+                    failed = Err(error);
+                }
+                continue;
+            }
             if !opened.is_current() {
                 let device = disk.name();
                 tracing::warn!(device, %policy, "volumes are closed, and opened anew");

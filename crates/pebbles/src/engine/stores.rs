@@ -382,9 +382,9 @@ impl Opened {
         }
     }
 
-    /// Whether it is still what is on the device, and takes writes.
+    /// Whether it is still what is on the device, and open.
     pub(super) fn is_current(&self) -> bool {
-        self.is_there() && !self.folder.is_gone() && !self.store().is_poisoned()
+        self.is_there() && !self.folder.is_gone()
     }
 
     /// Whether it is still what is on the device.

@@ -33,7 +33,7 @@ fn its_client_counts_for_background_work_until_it_is_durable() {
     let (_root, devices) = devices(|_| {});
     let device = devices.get("sda1").unwrap();
     let share = device.lanes.share.clone();
-    assert!(!share.has_clients_now());
+    assert!(!share.has_clients(Instant::now()));
     let (go, wait_go) = mpsc::channel::<()>();
     let run = device.commit_at_hand(
         |_| true,
@@ -46,10 +46,10 @@ fn its_client_counts_for_background_work_until_it_is_durable() {
             }))
         },
     );
-    assert!(!share.has_clients_now());
+    assert!(!share.has_clients(Instant::now()));
     go.send(()).unwrap();
     block(run).unwrap();
-    assert!(share.has_clients_now());
+    assert!(share.has_clients(Instant::now()));
 }
 
 #[test]
