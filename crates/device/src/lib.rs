@@ -7,6 +7,7 @@
 //! * A [`SyncSet`] names everything that a sync must cover: files, directories, logs, databases. Sets of
 //!   one batch are merged, and a thing that several operations wrote is synced once.
 //! * [`GroupSync`] makes the syncs of a whole file system one, where that is quicker.
+//! * A [`Ledger`] says which rows of databases a log of objects owes.
 //! * A [`Gate`] keeps readers and commits of one file apart.
 //!
 //! Threads work through a lane by turns, and so does a simulator ([`Machine`]), one step of one worker
@@ -19,6 +20,7 @@ mod lane;
 mod locks;
 #[cfg(all(test, feature = "shuttle"))]
 mod orders;
+mod owed;
 mod share;
 mod syncs;
 mod worker;
@@ -28,6 +30,7 @@ pub use lane::{
     Advanced, Afterwards, CommitLane, Completion, FailureReporter, Handed, Host, Job, JobLane,
     Lane, LaneConfig, OpenDevice, Operation, Progress, Refused, Run, Step, Work,
 };
+pub use owed::{Debt, Ledger, Owed};
 pub use share::{BackgroundShare, Class, Kind, Share};
 pub use syncs::{
     FileSystem, GroupSync, Machine, SyncSet, SyncedFile, Syncs, Trust, fsync, open_directory,

@@ -10,6 +10,7 @@
 pub mod async_pending;
 mod audit;
 pub mod barred;
+pub mod container_row;
 pub mod device_pool;
 mod diskfile;
 pub mod engine;
@@ -47,3 +48,8 @@ pub use layout::{FragmentChoice, FragmentPreference};
 pub use metadata::Metadata;
 pub use reader::ObjectReader;
 pub use unreadable::Unreadable;
+
+/// What engines owe to containers: see [`cairn_device::Ledger`].
+pub mod owed {
+    pub use cairn_device::{Debt, Ledger, Owed};
+}

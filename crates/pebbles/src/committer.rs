@@ -80,7 +80,7 @@ impl Committer {
         };
         if let Some(error) = refused {
             drop(waiting);
-            return reply(Err(error));
+            return reply(Err(error), None);
         }
         waiting.bytes += bytes;
         waiting.changes.push_back((change, reply, bytes));
@@ -142,11 +142,11 @@ fn run(store: &Store, queue: &Queue) {
             replies.push(reply);
         }
         // A panic ends the store, not the process: whoever waits sees its channel closed.
-        let commit = || store.commit(Class::Fresh, changes);
+        let commit = || store.commit_owing(Class::Fresh, changes);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(commit)) {
             Ok(ended) => {
-                for (reply, ended) in replies.into_iter().zip(ended) {
-                    reply(ended);
+                for (reply, (ended, debt)) in replies.into_iter().zip(ended) {
+                    reply(ended, debt);
                 }
             }
             Err(_) => store.poison(),

@@ -11,6 +11,7 @@ mod handover;
 mod large;
 mod open;
 mod patience;
+mod rows;
 mod slot;
 mod stores;
 mod uploads;

@@ -53,6 +53,7 @@ const NO_FRAGMENT: u16 = u16::MAX;
 /// Flags share a word with the ticks of a timestamp, which need 50 bits.
 const DURABLE: u64 = 1 << 63;
 const EXTERNAL: u64 = 1 << 62;
+const OWES_ROW: u64 = 1 << 61;
 const TICKS: u64 = (1 << 50) - 1;
 const _: () = assert!(MAX_TICKS <= TICKS);
 
@@ -177,6 +178,8 @@ pub struct BatchHeader {
     /// Bytes of the batch with this header and its padding.
     pub len: u32,
     pub class: Class,
+    /// Rows of records with lower numbers are durable in their containers' databases, or kept for later.
+    pub owed_from: u64,
 }
 
 impl BatchHeader {
@@ -190,6 +193,7 @@ impl BatchHeader {
         put(&mut bytes, 24, &self.sequence.to_le_bytes());
         put(&mut bytes, 32, &self.count.to_le_bytes());
         put(&mut bytes, 36, &self.len.to_le_bytes());
+        put(&mut bytes, 40, &self.owed_from.to_le_bytes());
         let epoch = self.epoch;
         Binding { epoch, offset }.seal(&mut bytes);
         bytes
@@ -219,6 +223,7 @@ impl BatchHeader {
                 0 => Class::Fresh,
                 _ => Class::Kept,
             },
+            owed_from: fields.u64(40),
         };
         let epoch = header.epoch;
         Binding { epoch, offset }.check(bytes)?;
@@ -291,6 +296,8 @@ pub struct RecordHeader {
     pub is_durable: bool,
     /// The content is a file of its own, and the body its number.
     pub is_external: bool,
+    /// Its container's row may be in memory alone.
+    pub owes_row: bool,
     pub name_len: u16,
     pub metadata_len: u32,
     pub body_len: u32,
@@ -310,7 +317,9 @@ impl RecordHeader {
         put(&mut bytes, 6, &self.name_len.to_le_bytes());
         put(&mut bytes, 8, &self.hash.0);
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
-        let flags = flag(self.is_durable, DURABLE) | flag(self.is_external, EXTERNAL);
+        let flags = flag(self.is_durable, DURABLE)
+            | flag(self.is_external, EXTERNAL)
+            | flag(self.owes_row, OWES_ROW);
         let ticks = self.timestamp.ticks() | flags;
         put(&mut bytes, 24, &ticks.to_le_bytes());
         put(&mut bytes, 32, &self.timestamp.offset().to_le_bytes());
@@ -351,13 +360,14 @@ impl RecordHeader {
             fragment: (fragment != NO_FRAGMENT).then_some(fragment),
             is_durable: word & DURABLE != 0,
             is_external: word & EXTERNAL != 0,
+            owes_row: word & OWES_ROW != 0,
             name_len: fields.u16(6),
             metadata_len: fields.u32(44),
             body_len: fields.u32(48),
             head_crc: fields.u32(52),
             body_crc: fields.u32(56),
         };
-        let is_sound = word & !(TICKS | DURABLE | EXTERNAL) == 0
+        let is_sound = word & !(TICKS | DURABLE | EXTERNAL | OWES_ROW) == 0
             && word & TICKS <= MAX_TICKS
             && header.metadata_len as usize <= METADATA_MAX
             && header.kind.body_is(header.body_len, header.is_external);
@@ -410,6 +420,8 @@ pub struct NewRecord {
     pub fragment: Option<u16>,
     pub is_durable: bool,
     pub is_external: bool,
+    /// Its container's row may be in memory alone, and is made from it after a crash.
+    pub owes_row: bool,
     pub name: ::bytes::Bytes,
     pub metadata: ::bytes::Bytes,
     pub body: ::bytes::Bytes,
@@ -429,6 +441,7 @@ impl NewRecord {
             fragment: self.fragment,
             is_durable: self.is_durable,
             is_external: self.is_external,
+            owes_row: self.owes_row,
             name_len: u16::try_from(self.name.len()).ok()?,
             metadata_len: u32::try_from(self.metadata.len()).ok()?,
             body_len: u32::try_from(self.body.len()).ok()?,

@@ -56,6 +56,8 @@ pub(crate) struct Scanned {
     pub(crate) found: Vec<Found>,
     /// The number after the last record's.
     pub(crate) next_sequence: u64,
+    /// No rows of records before this number are owed.
+    pub(crate) owed_from: u64,
 }
 
 impl Scanned {
@@ -176,6 +178,7 @@ impl Scanner {
             count: 1,
             len: BLOCK as u32,
             class: Class::Kept,
+            owed_from: 0,
         }
     }
 
@@ -251,6 +254,7 @@ impl Scanner {
             bytes,
             found,
             next_sequence: header.sequence.saturating_add(header.count.into()),
+            owed_from: header.owed_from,
         };
         self.at += len;
         self.sequence = scanned.next_sequence;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_disk::owed::{Debt, Ledger, Owed};
 use cairn_types::{ObjectHash, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -104,7 +105,8 @@ pub enum Outcome {
     Obsolete,
 }
 
-pub type Reply = Box<dyn FnOnce(Result<Outcome, PebblesError>) + Send>;
+/// Told of a write's end; with the debt of its row, where it owes one.
+pub type Reply = Box<dyn FnOnce(Result<Outcome, PebblesError>, Option<Debt>) + Send>;
 
 /// The committer's state.
 pub(crate) struct Log {
@@ -130,6 +132,8 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) volumes: Volumes,
     log: Mutex<Log>,
+    /// The rows that records owe.
+    pub(crate) ledger: Arc<Ledger>,
     is_poisoned: AtomicBool,
     pub(crate) checkpoints: Mutex<checkpoint::Written>,
 }
@@ -175,6 +179,7 @@ impl Store {
             index,
             volumes,
             log: Mutex::new(log),
+            ledger: owing(&report),
             is_poisoned: AtomicBool::new(is_read_only),
             checkpoints: Mutex::new(written),
         });
@@ -197,6 +202,11 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Takes rows that are owed and that nobody has, at most so many.
+    pub fn take_failed_rows(&self, most: usize) -> Vec<(Owed, Debt)> {
+        self.ledger.take_failed(most)
     }
 
     pub fn rules(&self) -> Rules {
@@ -252,6 +262,16 @@ impl Store {
             is_poisoned: self.is_poisoned(),
         }
     }
+}
+
+/// A ledger with the rows that were owed when the store was last open: nobody has them.
+fn owing(report: &Recovery) -> Arc<Ledger> {
+    let ledger = Ledger::new();
+    if let (Some(first), Some(last)) = (report.owed.first(), report.owed.last()) {
+        let (first, end) = (first.number, last.number + 1);
+        drop(ledger.owe(first, end, &report.owed));
+    }
+    ledger
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -103,7 +103,10 @@ impl Upkeep {
         }
         let now = self.now();
         let is_waiting = self.checkpoint_failed.is_some_and(|f| now < f.until);
-        if (self.checkpoint.is_some() || self.is_checkpoint_due()) && !is_waiting {
+        if (self.checkpoint.is_some() || self.is_checkpoint_due())
+            && !is_waiting
+            && !self.waits_for_rows()
+        {
             match self.checkpoint() {
                 Ok(true) => return Ok(Some(Task::Checkpoint)),
                 Ok(false) => {}
@@ -164,6 +167,11 @@ impl Upkeep {
         let since = self.store.log().appended.saturating_sub(written.appended);
         // Writing it costs less than was written since.
         since >= self.store.config.checkpoint_bytes.max(2 * written.bytes)
+    }
+
+    /// Whether a checkpoint is done but for rows that are owed.
+    pub fn waits_for_rows(&self) -> bool {
+        self.checkpoint.as_ref().is_some_and(Writer::waits_for_rows)
     }
 
     /// Goes on with a checkpoint, or begins one; false when it has been completed.

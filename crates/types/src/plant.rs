@@ -78,6 +78,12 @@ pub enum Plant {
     BatchAnsweredEarly,
     /// A checkpoint of the index says that it covers more of the log than it does.
     CheckpointAhead,
+    /// After a crash nobody looks for rows that were in memory alone.
+    OwedForgotten,
+    /// A batch says that no rows of the records before it are owed, whether they are or not.
+    OwedTooFar,
+    /// A checkpoint is completed while rows are owed of what it covers.
+    CheckpointUnsettled,
     /// Compaction puts an object back that was written anew meanwhile.
     CompactionOverwrites,
     /// Compaction drops a tombstone while an older volume still has the object.
@@ -131,9 +137,12 @@ impl Plant {
     ];
 
     /// Those of volumes, which have a simulator of their own (`crates/pebbles/tests`).
-    pub const VOLUMES: [Plant; 9] = [
+    pub const VOLUMES: [Plant; 12] = [
         Plant::BatchAnsweredEarly,
         Plant::CheckpointAhead,
+        Plant::OwedForgotten,
+        Plant::OwedTooFar,
+        Plant::CheckpointUnsettled,
         Plant::CompactionOverwrites,
         Plant::TombstoneTooSoon,
         Plant::TornTakenForRot,
@@ -179,6 +188,9 @@ impl Plant {
             Plant::ReaderLetInEarly => "reader-let-in-early",
             Plant::BatchAnsweredEarly => "batch-answered-early",
             Plant::CheckpointAhead => "checkpoint-ahead",
+            Plant::OwedForgotten => "owed-forgotten",
+            Plant::OwedTooFar => "owed-too-far",
+            Plant::CheckpointUnsettled => "checkpoint-unsettled",
             Plant::CompactionOverwrites => "compaction-overwrites",
             Plant::TombstoneTooSoon => "tombstone-too-soon",
             Plant::TornTakenForRot => "torn-taken-for-rot",

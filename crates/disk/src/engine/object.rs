@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use bytes::Bytes;
+use cairn_device::Debt;
 use cairn_types::Timestamp;
 
 use super::content::Content;
@@ -149,6 +150,22 @@ pub trait ObjectEngine: Send + Sync {
         durability: Durability,
     ) -> Result<Step<()>, DiskError>;
 
+    /// As [`ObjectEngine::put_small`]. An engine with a log keeps the object's row in its container, too,
+    /// until the debt that it gives is settled: a row that is only in memory is made again from the log.
+    ///
+    /// # Errors
+    /// As [`ObjectEngine::put_small`].
+    fn put_small_owing(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+    ) -> Result<Step<Option<Debt>>, DiskError> {
+        let put = self.put_small(disk, key, body, metadata, Durability::AtOnce)?;
+        Ok(put.map(|()| None))
+    }
+
     /// Makes a stored fragment durable. A no-op in policies without erasure coding.
     ///
     /// # Errors
@@ -185,6 +202,20 @@ pub trait ObjectEngine: Send + Sync {
         timestamp: Timestamp,
         seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError>;
+
+    /// As [`ObjectEngine::delete`], with the row's debt as that of [`ObjectEngine::put_small_owing`].
+    ///
+    /// # Errors
+    /// As [`ObjectEngine::delete`].
+    fn delete_owing(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        seen: Option<Seen>,
+    ) -> Result<Step<Option<Debt>>, DiskError> {
+        Ok(self.delete(disk, key, timestamp, seen)?.map(|()| None))
+    }
 
     /// Quarantines a broken object, so that replication restores it. False if it is gone.
     ///

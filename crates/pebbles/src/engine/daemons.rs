@@ -348,6 +348,11 @@ impl Upkeep for PebblesEngine {
             if !opened.is_upkeep_due() {
                 continue;
             }
+            match opened.keep_rows(disk, policy) {
+                Ok(true) => next = NextUpkeep::Now,
+                Ok(false) => {}
+                Err(error) => failed = Err(error),
+            }
             let Some(mut upkeep) = opened.upkeep.try_lock() else {
                 continue;
             };

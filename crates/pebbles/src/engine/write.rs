@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_disk::engine::Seen;
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
+use cairn_disk::owed::Debt;
 use cairn_disk::staged_file::{Reserve, StagedFile, just_link};
 use cairn_disk::steps::Step;
 use cairn_disk::{
@@ -53,6 +54,7 @@ impl PebblesEngine {
             fragment: None,
             is_durable: false,
             is_external: false,
+            owes_row: false,
             name: Bytes::copy_from_slice(key.name.as_bytes()),
             metadata,
             body: match kind {
@@ -94,10 +96,26 @@ impl PebblesEngine {
         key: &ObjectKey,
         record: NewRecord,
     ) -> Result<Step<()>, DiskError> {
+        Ok(self.write_owing(disk, key, record)?.map(owes_nothing))
+    }
+
+    fn write_owing(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        record: NewRecord,
+    ) -> Result<Step<Option<Debt>>, DiskError> {
         let opened = self.store(disk, key.policy)?;
         opened.touch();
         disk.touch(&key.hash);
-        Ok(hand(opened, Change::Write(record)))
+        Ok(hand_then(opened, Change::Write(record), || {}))
+    }
+
+    fn tombstone(&self, key: &ObjectKey, timestamp: Timestamp) -> Result<NewRecord, DiskError> {
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
+        self.record(key, Kind::Tombstone, &metadata)
     }
 }
 
@@ -110,24 +128,29 @@ fn failed_before(key: &ObjectKey) -> DiskError {
     }
 }
 
-/// A write on its way to the committer.
-fn hand(opened: Arc<Opened>, change: Change) -> Step<()> {
-    hand_then(opened, change, || {})
+/// The end of a record without a row.
+fn owes_nothing(debt: Option<Debt>) {
+    debug_assert!(debt.is_none(), "a row is owed that nobody sends");
 }
 
-/// As [`hand`]; `then` is called when the write has ended.
+/// A write on its way to the committer.
+fn hand(opened: Arc<Opened>, change: Change) -> Step<()> {
+    hand_then(opened, change, || {}).map(owes_nothing)
+}
+
+/// As [`hand`], of a record that may owe a row; `then` is called when the write has ended.
 fn hand_then(
     opened: Arc<Opened>,
     change: Change,
     then: impl FnOnce() + Send + 'static,
-) -> Step<()> {
+) -> Step<Option<Debt>> {
     Step::handed(move |completion| {
         let of_reply = opened.clone();
-        let reply = Box::new(move |ended: Result<Outcome, _>| {
+        let reply = Box::new(move |ended: Result<Outcome, _>, debt: Option<Debt>| {
             then();
             // Something newer being there is as good.
             completion.complete(match ended {
-                Ok(_) => Ok(()),
+                Ok(_) => Ok(debt),
                 Err(error) => Err(of_reply.disk_error(error)),
             });
         });
@@ -215,6 +238,24 @@ impl ObjectEngine for PebblesEngine {
         self.write(disk, key, record)
     }
 
+    fn put_small_owing(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+    ) -> Result<Step<Option<Debt>>, DiskError> {
+        // A fragment's metadata is not that of the object's row, and a large body takes another way.
+        if body.len() > BODY_MAX || self.unique_fragments(key.policy).is_some() {
+            let put = self.put_small(disk, key, body, metadata, Durability::AtOnce)?;
+            return Ok(put.map(|()| None));
+        }
+        let mut record = self.data_record(key, &metadata, Durability::AtOnce)?;
+        record.body = body;
+        record.owes_row = true;
+        self.write_owing(disk, key, record)
+    }
+
     fn make_durable(
         &self,
         disk: &Disk,
@@ -283,11 +324,19 @@ impl ObjectEngine for PebblesEngine {
         timestamp: Timestamp,
         _seen: Option<Seen>,
     ) -> Result<Step<()>, DiskError> {
-        let metadata = [("X-Timestamp", timestamp.internal())]
-            .into_iter()
-            .collect();
-        let record = self.record(key, Kind::Tombstone, &metadata)?;
-        self.write(disk, key, record)
+        self.write(disk, key, self.tombstone(key, timestamp)?)
+    }
+
+    fn delete_owing(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        _seen: Option<Seen>,
+    ) -> Result<Step<Option<Debt>>, DiskError> {
+        let mut record = self.tombstone(key, timestamp)?;
+        record.owes_row = self.unique_fragments(key.policy).is_none();
+        self.write_owing(disk, key, record)
     }
 
     fn quarantine(
@@ -405,7 +454,7 @@ impl ObjectWriter for Writer {
                 record.body = body;
                 self.disk.touch(&self.key.hash);
                 let step = hand_then(opened, Change::Write(record), move || drop(held));
-                Ok(step)
+                Ok(step.map(owes_nothing))
             }
             Body::Moving => Err(failed_before(&self.key)),
             Body::File(mut staged) => {
@@ -426,19 +475,22 @@ impl ObjectWriter for Writer {
 fn hand_large(opened: Arc<Opened>, record: NewRecord, number: u64) -> Step<()> {
     Step::handed(move |completion| {
         let of_reply = opened.clone();
-        let reply = Box::new(move |ended: Result<Outcome, PebblesError>| {
-            let is_unnamed = match &ended {
-                Ok(outcome) => *outcome == Outcome::Obsolete,
-                Err(error) => error.is_refusal(),
-            };
-            if is_unnamed {
-                of_reply.discard(number);
-            }
-            completion.complete(match ended {
-                Ok(_) => Ok(()),
-                Err(error) => Err(of_reply.disk_error(error)),
-            });
-        });
+        let reply = Box::new(
+            move |ended: Result<Outcome, PebblesError>, debt: Option<Debt>| {
+                owes_nothing(debt);
+                let is_unnamed = match &ended {
+                    Ok(outcome) => *outcome == Outcome::Obsolete,
+                    Err(error) => error.is_refusal(),
+                };
+                if is_unnamed {
+                    of_reply.discard(number);
+                }
+                completion.complete(match ended {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(of_reply.disk_error(error)),
+                });
+            },
+        );
         opened.committer.submit(Change::Write(record), reply);
     })
 }

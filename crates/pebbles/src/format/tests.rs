@@ -16,6 +16,7 @@ fn record(kind: Kind, hash: u8, body: &[u8]) -> NewRecord {
         fragment: None,
         is_durable: false,
         is_external: false,
+        owes_row: false,
         name: Bytes::from_static(b"/AUTH_test/c/o"),
         metadata: Bytes::from_static(b"metadata"),
         body: Bytes::copy_from_slice(body),
@@ -45,6 +46,7 @@ fn batch(records: &[NewRecord]) -> Vec<u8> {
         count: records.len() as u32,
         len: bytes.len() as u32,
         class: Class::Fresh,
+        owed_from: 0,
     };
     bytes[..UNIT].copy_from_slice(&header.to_bytes(FIRST_BATCH));
     bytes
@@ -151,6 +153,7 @@ fn any_record() -> impl Strategy<Value = NewRecord> {
                     fragment: time.2,
                     is_durable,
                     is_external: false,
+                    owes_row: false,
                     name: parts.0,
                     metadata: parts.1,
                     body: match kind {

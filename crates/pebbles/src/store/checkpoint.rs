@@ -144,6 +144,14 @@ impl Writer {
         })
     }
 
+    /// Whether it is whole but for its end, which is written when no row is owed of what it covers: after
+    /// a crash these are looked for behind it.
+    pub fn waits_for_rows(&self) -> bool {
+        let owed = self.store.ledger.mark();
+        let is_behind = owed.is_some_and(|mark| mark < self.position.next_sequence);
+        self.partitions.as_slice().is_empty() && is_behind && !Plant::CheckpointUnsettled.is_on()
+    }
+
     /// Removes the file of a checkpoint that was not completed.
     pub fn discard(store: &Store) {
         let generation = store.checkpoints.lock().generation + 1;
@@ -160,6 +168,9 @@ impl Writer {
     pub fn step(&mut self) -> io::Result<bool> {
         if let Some(partition) = self.partitions.next() {
             self.add_partition(partition)?;
+            return Ok(false);
+        }
+        if self.waits_for_rows() {
             return Ok(false);
         }
         if Plant::CheckpointAhead.is_on() {

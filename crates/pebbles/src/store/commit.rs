@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cairn_disk::owed::{Debt, Owed};
 use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
 
@@ -19,6 +20,20 @@ use crate::volume::{Aligned, Volume};
 const TOGETHER_MAX: usize = BATCH_MAX - BATCH_SOFT_MAX - BLOCK - UNIT;
 
 type Ended = Result<Outcome, PebblesError>;
+
+/// How changes ended, by their numbers, and the debts of those that owe a row.
+struct Ends {
+    ended: Vec<Ended>,
+    debts: Vec<Option<Debt>>,
+}
+
+impl Ends {
+    fn of(count: usize) -> Self {
+        let of_none = (0..count).map(|_| (Ok(Outcome::Obsolete), None));
+        let (ended, debts) = of_none.unzip();
+        Ends { ended, debts }
+    }
+}
 
 /// A record that a batch will have.
 struct Planned {
@@ -39,7 +54,13 @@ impl Planned {
 impl Store {
     /// Carries out changes together; gives how each ended, when it is durable.
     pub fn commit(&self, class: Class, changes: Vec<Change>) -> Vec<Ended> {
-        let mut ended: Vec<Ended> = changes.iter().map(|_| Ok(Outcome::Obsolete)).collect();
+        let ended = self.commit_owing(class, changes).into_iter();
+        ended.map(|(ended, _)| ended).collect()
+    }
+
+    /// As [`Store::commit`], with the debt of each record that owes a row.
+    pub fn commit_owing(&self, class: Class, changes: Vec<Change>) -> Vec<(Ended, Option<Debt>)> {
+        let mut ends = Ends::of(changes.len());
         let mut log = self.log();
         let mut batch = Vec::new();
         let mut bytes = 0;
@@ -48,11 +69,11 @@ impl Store {
             let is_apart = self.is_moved_apart(&change);
             if bytes >= self.batch_soft_max() || is_apart {
                 let batch = std::mem::take(&mut batch);
-                self.commit_batch(&mut log, (class, None), batch, &mut ended);
+                self.commit_batch(&mut log, (class, None), batch, &mut ends);
                 bytes = 0;
             }
             if is_apart {
-                ended[number] = self.move_apart(&mut log, class, change);
+                ends.ended[number] = self.move_apart(&mut log, class, change);
                 continue;
             }
             match self.plan(&log, number, change) {
@@ -60,11 +81,11 @@ impl Store {
                     bytes += bytes_of(&planned);
                     batch.extend(planned);
                 }
-                Err(error) => ended[number] = Err(error),
+                Err(error) => ends.ended[number] = Err(error),
             }
         }
-        self.commit_batch(&mut log, (class, None), batch, &mut ended);
-        ended
+        self.commit_batch(&mut log, (class, None), batch, &mut ends);
+        ends.ended.into_iter().zip(ends.debts).collect()
     }
 
     /// Whether a record that ends others moves with more than a batch has room for.
@@ -92,7 +113,7 @@ impl Store {
         };
         let sequence = log.next_sequence;
         log.next_sequence += 1;
-        let mut ended = [Ok(Outcome::Obsolete)];
+        let mut ends = Ends::of(1);
         let mut left = planned.peekable();
         while left.peek().is_some() {
             let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -102,20 +123,19 @@ impl Store {
                 bytes += next.header.record_len();
                 batch.push(next);
             }
-            self.commit_batch(log, (class, None), batch, &mut ended);
-            if ended[0].is_err() {
+            self.commit_batch(log, (class, None), batch, &mut ends);
+            if ends.ended[0].is_err() {
                 break;
             }
         }
-        if ended[0].is_ok() {
+        if ends.ended[0].is_ok() {
             let other = match class {
                 Class::Fresh => Class::Kept,
                 Class::Kept => Class::Fresh,
             };
-            self.commit_batch(log, (other, Some(sequence)), vec![removal], &mut ended);
+            self.commit_batch(log, (other, Some(sequence)), vec![removal], &mut ends);
         }
-        let [ended] = ended;
-        ended
+        ends.ended.swap_remove(0)
     }
 
     /// Bytes after which a batch takes no further record.
@@ -237,6 +257,7 @@ impl Store {
             fragment,
             is_durable: false,
             is_external: false,
+            owes_row: false,
             name,
             metadata: reason,
             body: vec![0; 8].into(),
@@ -249,14 +270,14 @@ impl Store {
         log: &mut Log,
         (class, sequence): (Class, Option<u64>),
         mut batch: Vec<Planned>,
-        ended: &mut [Ended],
+        ends: &mut Ends,
     ) {
         if self.is_tight(log) {
             batch.retain(|planned| {
                 let is_refused = planned.source.is_none()
                     && matches!(planned.record.kind, Kind::Data | Kind::Meta);
                 if is_refused {
-                    ended[planned.number] = Err(PebblesError::NoSpace);
+                    ends.ended[planned.number] = Err(PebblesError::NoSpace);
                 }
                 !is_refused
             });
@@ -269,13 +290,14 @@ impl Store {
             Ok(places) => {
                 for (planned, place) in batch.iter().zip(places) {
                     self.apply(planned, place);
-                    ended[planned.number] = Ok(Outcome::Written);
+                    ends.ended[planned.number] = Ok(Outcome::Written);
                 }
+                self.owe_rows(sequence, &batch, ends);
             }
             Err(error) => {
                 let is_full = matches!(error, PebblesError::NoSpace);
                 for planned in &batch {
-                    ended[planned.number] = Err(match is_full {
+                    ends.ended[planned.number] = Err(match is_full {
                         true => PebblesError::NoSpace,
                         false => PebblesError::Poisoned,
                     });
@@ -285,6 +307,41 @@ impl Store {
                     self.poison();
                 }
             }
+        }
+    }
+
+    /// Notes the rows that records of a batch owe, which is durable.
+    fn owe_rows(&self, sequence: u64, batch: &[Planned], ends: &mut Ends) {
+        let owing = (sequence..).zip(batch);
+        // A copy's row is owed, if it is, by its origin.
+        let owing = owing.filter(|(_, p)| p.record.owes_row && p.source.is_none());
+        let (changes, rows): (Vec<usize>, Vec<Owed>) = owing
+            .map(|(number, planned)| {
+                let record = &planned.record;
+                let owed = Owed {
+                    number,
+                    partition: record.partition,
+                    hash: record.hash,
+                    timestamp: record.timestamp,
+                };
+                (planned.number, owed)
+            })
+            .unzip();
+        let debts = self
+            .ledger
+            .owe(sequence, sequence + batch.len() as u64, &rows);
+        for (number, debt) in changes.into_iter().zip(debts) {
+            ends.debts[number] = Some(debt);
+        }
+    }
+
+    /// The number from which on rows may be owed, those of a batch that begins with `sequence` too.
+    fn owed_from(&self, log: &Log, sequence: u64) -> u64 {
+        let next = log.next_sequence.min(sequence);
+        match self.ledger.mark() {
+            _ if Plant::OwedTooFar.is_on() => u64::MAX,
+            Some(mark) => mark.min(next),
+            None => next,
         }
     }
 
@@ -373,6 +430,7 @@ impl Store {
             count: batch.len() as u32,
             len: len as u32,
             class,
+            owed_from: self.owed_from(log, sequence),
         };
         bytes.set(0, &header.to_bytes(start));
         if Plant::BatchAnsweredEarly.is_on() {

@@ -524,6 +524,7 @@ fn record_of(header: &RecordHeader, (name, metadata, body): (Bytes, Bytes, Bytes
         fragment: header.fragment,
         is_durable: header.is_durable,
         is_external: header.is_external,
+        owes_row: header.owes_row,
         name,
         metadata,
         body,

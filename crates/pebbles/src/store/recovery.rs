@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use cairn_disk::owed::Owed;
+use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::error::PebblesError;
@@ -17,6 +19,9 @@ use crate::store::checkpoint::{self, Position, Written};
 use crate::store::heads::{find_volumes, mend_heads};
 use crate::store::{Config, Log, entry_of};
 use crate::volume::{Aligned, Volume, Volumes};
+
+/// Records that owe rows are sifted when there are so many.
+const OWED_KEPT: usize = 1 << 16;
 
 /// The account of an opening.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +38,8 @@ pub struct Recovery {
     pub lost: u64,
     /// Files that were volumes, and are kept: nothing in them can be read.
     pub unreadable: u64,
+    /// Rows of containers that may have been in memory alone, in the log's order.
+    pub owed: Vec<Owed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +87,7 @@ pub(crate) fn recover(
         report,
         next_sequence: position.next_sequence,
         replayed_bytes: 0,
+        owed_from: 0,
         last: [None, None],
     };
     replay.run(volumes, &position)?;
@@ -89,7 +97,8 @@ pub(crate) fn recover(
     for volume in next.filter(|_| !is_read_only) {
         end_torn(volume).map_err(|error| PebblesError::of_io("end torn batch", error))?;
     }
-    let mut report = replay.report;
+    let (mut report, owed_from) = (replay.report, replay.owed_from);
+    report.owed.retain(|owed| owed.number >= owed_from);
     report.damaged.retain(|damaged| {
         let mut entries = index.get(damaged.partition, damaged.hash).into_iter();
         entries.any(|entry| entry.place == damaged.place)
@@ -105,6 +114,8 @@ struct Replay<'a> {
     report: Recovery,
     next_sequence: u64,
     replayed_bytes: u64,
+    /// The last batch's word on what rows are owed.
+    owed_from: u64,
     /// The volume with the latest batch of each class, and the number behind that.
     last: [Option<(u64, Arc<Volume>)>; 2],
 }
@@ -143,6 +154,7 @@ impl Replay<'_> {
             self.apply(&volume, &scanned);
             self.saw(scanned.next_sequence, scanned.class, &volume);
             self.replayed_bytes += scanned.bytes.len() as u64;
+            self.owed_from = self.owed_from.max(scanned.owed_from);
             self.next_sequence = self.next_sequence.max(scanned.next_sequence);
             if let Some(sequence) = scanner.peek().map_err(error)? {
                 heap.push(Reverse((sequence, number)));
@@ -183,9 +195,14 @@ impl Replay<'_> {
     fn apply(&mut self, volume: &Volume, scanned: &Scanned) {
         for found in &scanned.found {
             match found {
-                Found::Record { at, header, .. } => {
+                Found::Record {
+                    at,
+                    header,
+                    sequence,
+                } => {
                     let place = place_of(volume, *at, header);
                     volume.note_written(header, place);
+                    self.note_owed(*sequence, header);
                     self.apply_record(header, &scanned.record(*at)[header.body()], place);
                 }
                 Found::Damaged { at, header, .. } => {
@@ -206,6 +223,22 @@ impl Replay<'_> {
                 }
             }
         }
+    }
+
+    fn note_owed(&mut self, number: u64, header: &RecordHeader) {
+        if !header.owes_row || Plant::OwedForgotten.is_on() {
+            return;
+        }
+        let owed = &mut self.report.owed;
+        if owed.len() >= OWED_KEPT {
+            owed.retain(|owed| owed.number >= self.owed_from);
+        }
+        owed.push(Owed {
+            number,
+            partition: header.partition,
+            hash: header.hash,
+            timestamp: header.timestamp,
+        });
     }
 
     fn apply_record(&mut self, header: &RecordHeader, body: &[u8], place: Place) {

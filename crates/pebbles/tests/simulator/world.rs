@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_disk::owed::{Debt, Owed};
 use cairn_pebbles::format::{Class, Kind, NewRecord};
 use cairn_pebbles::object::{Entry, EntryKind, Rules};
 use cairn_pebbles::{
@@ -39,6 +40,9 @@ pub(crate) struct World {
     /// The store has compacted since it was opened: a volume may be used anew whose old tombstones
     /// are still leaving the index.
     may_be_leaving: bool,
+    /// Rows of acknowledged records that nobody has made durable; and debts that somebody has.
+    owed: BTreeSet<(Key, Timestamp)>,
+    debts: Vec<((Key, Timestamp), Debt)>,
     is_verbose: bool,
 }
 
@@ -76,6 +80,8 @@ impl World {
             gone: Arc::default(),
             quarantined: BTreeSet::new(),
             may_be_leaving: false,
+            owed: BTreeSet::new(),
+            debts: Vec::new(),
             is_verbose,
             dice,
         }
@@ -131,6 +137,7 @@ impl World {
     /// Opens the store, through as many power cuts as come.
     fn reopen(&mut self) -> Checked {
         self.store = None;
+        self.debts.clear();
         for attempt in 0.. {
             self.disk.restart();
             if attempt < 3 && self.below(4) == 0 {
@@ -145,6 +152,7 @@ impl World {
                     let upkeep = Upkeep::new(store.clone());
                     self.store = Some((store, upkeep));
                     self.may_be_leaving = false;
+                    self.check_owed()?;
                     break;
                 }
                 Err(error) if self.disk.is_off() => self.say(|| format!("open: {error}")),
@@ -170,6 +178,58 @@ impl World {
         Ok(())
     }
 
+    /// Every row that is owed is made anew, unless its record counts no longer; some of them are then
+    /// durable.
+    fn check_owed(&mut self) -> Checked {
+        let Some((store, _)) = &self.store else {
+            return Ok(());
+        };
+        let store = store.clone();
+        let made = store.take_failed_rows(usize::MAX);
+        for (key, timestamp) in &self.owed {
+            let entries = store.index().get(key.0, key.1);
+            let counts = entries.iter().any(|entry| {
+                let is_of_row = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
+                // One of the same time that owes none may have taken its place.
+                is_of_row && entry.timestamp == *timestamp && entry.external.is_none()
+            });
+            let is_it =
+                |(owed, _): &(Owed, Debt)| (owed.hash, owed.timestamp) == (key.1, *timestamp);
+            if counts && !made.iter().any(is_it) && !self.is_hit(*key) {
+                let hash = key.1.0[0];
+                return Err(format!(
+                    "{hash:02x}: the row of {timestamp:?} is owed, and lost"
+                ));
+            }
+        }
+        let debts = made.into_iter();
+        let debts = debts.map(|(owed, debt)| (((owed.partition, owed.hash), owed.timestamp), debt));
+        self.debts = debts.collect();
+        self.settle_some();
+        Ok(())
+    }
+
+    /// Makes some rows durable that are owed; others are dropped, and taken again.
+    fn settle_some(&mut self) {
+        let debts = std::mem::take(&mut self.debts);
+        for (what, debt) in debts {
+            match self.below(4) {
+                0 | 1 => {
+                    debt.settle();
+                    self.owed.remove(&what);
+                }
+                2 => drop(debt),
+                _ => self.debts.push((what, debt)),
+            }
+        }
+        if let Some((store, _)) = &self.store {
+            for (owed, debt) in store.take_failed_rows(2) {
+                let what = ((owed.partition, owed.hash), owed.timestamp);
+                self.debts.push((what, debt));
+            }
+        }
+    }
+
     /// Runs the seed.
     pub(crate) fn run(&mut self) -> Checked {
         self.reopen()?;
@@ -181,12 +241,13 @@ impl World {
                 let calls = self.below(12);
                 self.disk.cut_power_in(calls);
             }
-            match self.below(12) {
+            match self.below(13) {
                 0..=5 => self.write()?,
                 6 => self.upkeep(0)?,
                 7 => self.upkeep(1)?,
                 8 | 9 => self.upkeep(2)?,
                 10 => self.fault()?,
+                11 => self.settle_some(),
                 _ => self.check_all()?,
             }
             let is_poisoned = self
@@ -332,6 +393,9 @@ impl World {
             fragment,
             is_durable,
             is_external: external.is_some(),
+            owes_row: !is_coded
+                && matches!(kind, Kind::Data | Kind::Tombstone)
+                && external.is_none(),
             name: name_of(key),
             metadata: self.content_of(key, &entry, 1),
             body: match kind {
@@ -388,8 +452,12 @@ impl World {
             return Ok(());
         };
         let before = store.status();
-        let ended = store.commit(Class::Fresh, changes);
-        for ((key, write), ended) in notes.into_iter().zip(ended) {
+        let ended = store.commit_owing(Class::Fresh, changes);
+        for ((key, write), (ended, debt)) in notes.into_iter().zip(ended) {
+            if let (Some(debt), Some(Write::Add(entry))) = (debt, &write) {
+                self.owed.insert((key, entry.timestamp));
+                self.debts.push(((key, entry.timestamp), debt));
+            }
             self.say(|| format!("{:02x} {write:?}: {ended:?}", key.1.0[0]));
             let Some(write) = write else {
                 continue;

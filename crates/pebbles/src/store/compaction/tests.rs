@@ -39,6 +39,7 @@ fn tombstone(number: u64) -> Change {
         fragment: None,
         is_durable: false,
         is_external: false,
+        owes_row: false,
         name: Bytes::from(format!("/a/c/{number}")),
         metadata: Bytes::new(),
         body: vec![0; 8].into(),
