@@ -20,20 +20,22 @@
 //!  4. `Connection`: a database's write lock with its write connection. Held while a batch is
 //!     written, and while the database is opened, replaced or removed.
 //!  5. `Log`: the log of rows. Whoever logs beside a merge holds it without the write lock.
-//!  6. `Folder`: Swift's lock on a database's folder, which other processes take, too; it has a
+//!  6. `Backed`: rows that are in memory alone.
+//!  7. `Folder`: Swift's lock on a database's folder, which other processes take, too; it has a
 //!     timeout.
-//!  7. `Turn`: a turn at a shared database's file, as one of many readers or for a commit. A reader
+//!  8. `Turn`: a turn at a shared database's file, as one of many readers or for a commit. A reader
 //!     holds it while its closure runs: so that closure cannot use the pool.
-//!  8. `State`: what is open of a database.
-//!  9. `Queue`: updates that wait.
-//! 10. `LastUse`: when a database was last used.
-//! 11. `NewFolders`: creation of folders, in the whole process.
-//! 12. `Waiters`: who waits for changes.
+//!  9. `State`: what is open of a database.
+//! 10. `Queue`: updates that wait.
+//! 11. `LastUse`: when a database was last used.
+//! 12. `NewFolders`: creation of folders, in the whole process.
+//! 13. `Waiters`: who waits for changes.
 //!
-//! SQLite's locks on a file belong to the seventh: a commit has them before its turn, a reader
+//! SQLite's locks on a file belong to the eighth: a commit has them before its turn, a reader
 //! within its own, and both give up after a timeout. Locks of `cairn-device` come last: it drops
 //! and calls nothing of this crate with one held.
 
+mod backed;
 mod exclusive;
 mod group_commit;
 mod lease;
@@ -60,6 +62,7 @@ use crate::held::Held;
 use crate::rank::{Rank, Ranked, RankedGuard};
 use crate::schema::Schema;
 use crate::{DbKey, Result};
+pub(crate) use backed::Taken;
 pub(crate) use group_commit::{Drain, Owner, Queue};
 pub(crate) use lease::Lease;
 pub(crate) use transaction::{Update, apply_alone, run};
@@ -150,6 +153,23 @@ impl Db {
     /// Marks the database to be reopened by its next user.
     fn mark_for_reopen(&self) {
         self.state.lock().opened = None;
+    }
+
+    /// Whether rows are in memory alone.
+    pub(crate) fn owes_rows(&self) -> bool {
+        matches!(&self.writer, Writer::Exclusive(writer) if !writer.backed.is_empty())
+    }
+
+    /// Whether such a row has waited for long; true once until they are merged.
+    pub(crate) fn has_old_rows(&self) -> bool {
+        matches!(&self.writer, Writer::Exclusive(writer) if writer.backed.is_old())
+    }
+
+    /// Whether object rows may wait in memory: the database is open, and one whose rows are merged together.
+    pub(crate) fn takes_rows(&self) -> bool {
+        let state = self.state.lock();
+        let opened = state.opened.as_ref();
+        opened.is_some_and(|opened| opened.schema.known_triggers && !opened.held.has_failed())
     }
 
     pub(crate) fn is_open(&self) -> bool {

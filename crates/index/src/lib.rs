@@ -57,7 +57,7 @@ pub use listing::{ContainerEntry, ListCursor, ListEntry, ListPage, ListQuery, Ob
 pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
 #[cfg(any(test, fuzzing))]
 pub use pending::fuzzing;
-pub use pool::IndexPool;
+pub use pool::{IndexPool, TakesRows};
 pub use replication::exchange::Received;
 pub use replication::{
     ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows,

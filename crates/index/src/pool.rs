@@ -8,19 +8,19 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cairn_device::{Class, Job, Refused};
+use cairn_device::{Class, Debt, Job, Refused};
 use cairn_types::HashPath;
 use futures_channel::oneshot;
 use parking_lot::Condvar;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::db::{Db, Drain, Lease, Owner, Update};
+use crate::db::{Db, Drain, Lease, Owner, Taken, Update, Writer};
 use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::rank::{Rank, Ranked};
 use crate::waiters::{Wait, Waiters};
-use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
+use crate::{DbKey, DbKind, DriveCheck, IndexError, ObjectRow, Result, files};
 
 /// Maximum age of log entries of a busy database, as a multiple of `idle_close`.
 const MERGE_AFTER_IDLE_CLOSES: u32 = 6;
@@ -332,6 +332,51 @@ impl IndexPool {
     }
 }
 
+/// Databases that take rows by a call.
+pub trait TakesRows: Send + Sync {
+    /// Keeps an object's row in memory until it is merged with others, which readers see from then on. The
+    /// log of the object's device owes it until it is durable here. Never waits.
+    ///
+    /// # Errors
+    /// It is given back, to be sent as a request: the database is not open, is not of this process alone, or
+    /// has too many.
+    #[allow(clippy::result_large_err, reason = "given back as it came")]
+    fn take_row(
+        &self,
+        key: &DbKey,
+        row: ObjectRow,
+        debt: Debt,
+    ) -> std::result::Result<(), (ObjectRow, Debt)>;
+}
+
+impl TakesRows for IndexPool {
+    fn take_row(
+        &self,
+        key: &DbKey,
+        row: ObjectRow,
+        debt: Debt,
+    ) -> std::result::Result<(), (ObjectRow, Debt)> {
+        let inner = &self.inner;
+        let is_closed = inner.closed.load(Ordering::SeqCst) || inner.config.is_simulated();
+        let open = match is_closed {
+            true => None,
+            false => inner.open.lock().get(key).map(Lease::of),
+        };
+        let Some(db) = open.filter(|db| db.takes_rows()) else {
+            return Err((row, debt));
+        };
+        let Writer::Exclusive(writer) = &db.writer else {
+            return Err((row, debt));
+        };
+        db.mark_used();
+        if writer.backed.take(row, debt)? == Taken::IsToBeMerged {
+            inner.merge_backed(db);
+        }
+        inner.waiters.wake(key);
+        Ok(())
+    }
+}
+
 impl Drop for IndexPool {
     fn drop(&mut self) {
         self.close_all();
@@ -392,7 +437,9 @@ impl Inner {
             db.mark_used();
             let mut surplus = None;
             if open.len() > self.config.open_max {
-                let unused = open.values().filter(|db| !db.is_leased());
+                let unused = open
+                    .values()
+                    .filter(|db| !db.is_leased() && !db.owes_rows());
                 let oldest = unused.min_by_key(|db| db.last_use());
                 let oldest = oldest.map(|db| db.key.clone());
                 surplus = oldest.and_then(|key| open.remove(&key));
@@ -415,6 +462,19 @@ impl Inner {
         }
     }
 
+    /// Schedules a merge of rows that are in memory alone.
+    fn merge_backed(self: &Arc<Self>, db: Lease) {
+        let Ok(device) = self.device(&db.key) else {
+            return;
+        };
+        let inner = Arc::clone(self);
+        device.merge.push_rest(Box::new(move || {
+            if let Writer::Exclusive(writer) = &db.writer {
+                db.or_log_error(|| writer.merge_backed(&db, &inner.config));
+            }
+        }));
+    }
+
     fn merge_log(&self, db: &Db, close: bool) {
         db.or_log_error(|| db.merge_log(&self.config, close));
     }
@@ -433,6 +493,9 @@ impl Inner {
                 false => db.logged_since().is_some_and(is_old),
             };
             if !is_due {
+                if db.has_old_rows() {
+                    self.merge_backed(db);
+                }
                 continue;
             }
             let Ok(device) = self.device(&db.key) else {

@@ -16,6 +16,7 @@ pub(crate) enum Rank {
     Databases,
     Connection,
     Log,
+    Backed,
     Folder,
     Turn,
     State,

@@ -16,9 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use cairn_device::SyncedFile;
+use cairn_device::{Debt, SyncedFile};
 use rusqlite::Connection;
 
+use super::backed::Backed;
 use super::group_commit::{self, Commit};
 use super::logged::{self, Logged};
 use super::transaction::run;
@@ -39,6 +40,8 @@ pub(crate) struct ExclusiveWriter {
     /// Whether the log has rows that readers do not see yet.
     is_behind: AtomicBool,
     logged: Ranked<Halves>,
+    /// Rows that are not in the log.
+    pub(crate) backed: Backed,
 }
 
 /// The log with its two halves.
@@ -65,6 +68,7 @@ impl ExclusiveWriter {
         ExclusiveWriter {
             is_behind: AtomicBool::new(false),
             logged: Ranked::new(Rank::Log, Halves::default()),
+            backed: Backed::new(),
         }
     }
 
@@ -74,7 +78,7 @@ impl ExclusiveWriter {
     }
 
     pub(super) fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Acquire)
+        self.is_behind.load(Ordering::Acquire) || self.backed.is_behind()
     }
 
     pub(super) fn note_unmerged(&self) {
@@ -184,9 +188,14 @@ impl ExclusiveWriter {
     }
 
     fn settle_rows(&self, writing: Writing<'_>, logged: &mut Logged<ExclusiveLog>) -> Result<()> {
-        if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
-            merge(writing, log.take_rows())?;
+        let log = logged.log.as_mut().filter(|log| !log.is_empty());
+        if log.is_some() || !self.backed.is_empty() {
+            let (rows, mut debts) = self.backed.take_all();
+            let logged = log.map(ExclusiveLog::take_rows).unwrap_or_default();
+            merge(writing, logged, rows)?;
+            debts.append(&mut self.backed.take_shown());
             sync_merged(writing.opened, SyncMode::Grouped)?;
+            debts.into_iter().for_each(Debt::settle);
         }
         if let Some(log) = &mut logged.log {
             log.clear()?;
@@ -203,7 +212,9 @@ impl ExclusiveWriter {
             halves.is_merging = true;
             (Merging(self), rows.unwrap_or_default())
         };
-        merge(writing, rows)?;
+        let (backed, debts) = self.backed.take_all();
+        merge(writing, rows, backed)?;
+        self.backed.note_shown(debts);
         self.set_shown();
         drop(merging);
         Ok(())
@@ -244,9 +255,12 @@ impl ExclusiveWriter {
             halves.is_merging = true;
             (Merging(self), rows, merged)
         };
-        merge(writing, rows)?;
+        let (backed, mut debts) = self.backed.take_all();
+        merge(writing, rows, backed)?;
         self.set_shown();
+        debts.append(&mut self.backed.take_shown());
         sync_merged(writing.opened, SyncMode::Alone)?;
+        debts.into_iter().for_each(Debt::settle);
         merged.clear(SyncMode::Alone)?;
         if let Some(log) = &mut self.logged.lock().rows.log {
             log.full_is_clear();
@@ -255,7 +269,34 @@ impl ExclusiveWriter {
         Ok(())
     }
 
+    /// Merges the rows of `db`, of which this is the writer, that are not in its log, durably.
+    pub(crate) fn merge_backed(&self, db: &Db, config: &IndexConfig) -> Result<()> {
+        let mut lock = db.connection.lock();
+        if self.backed.is_empty() {
+            return Ok(());
+        }
+        let opened = db.open(config, &mut lock)?;
+        db.or_close(&mut lock, |conn| {
+            self.merge_memory(db.writing(config, conn, &opened))
+        })
+    }
+
+    fn merge_memory(&self, writing: Writing<'_>) -> Result<()> {
+        let merging = {
+            self.logged.lock().is_merging = true;
+            Merging(self)
+        };
+        let (rows, mut debts) = self.backed.take_all();
+        merge(writing, Vec::new(), rows)?;
+        debts.append(&mut self.backed.take_shown());
+        sync_merged(writing.opened, SyncMode::Alone)?;
+        debts.into_iter().for_each(Debt::settle);
+        drop(merging);
+        Ok(())
+    }
+
     pub(super) fn forget_log(&self) {
+        self.backed.forget_shown();
         self.logged.lock().rows.log = None;
         self.is_behind.store(false, Ordering::Release);
     }
@@ -267,7 +308,7 @@ impl ExclusiveWriter {
     }
 
     pub(super) fn has_log(&self) -> bool {
-        self.logged.lock().rows.log.is_some()
+        self.logged.lock().rows.log.is_some() || !self.backed.is_empty()
     }
 
     pub(super) fn logged_since(&self) -> Option<Instant> {
@@ -275,7 +316,9 @@ impl ExclusiveWriter {
     }
 }
 
-fn merge(writing: Writing<'_>, rows: Vec<ObjectRow>) -> Result<()> {
+/// Merges rows of the log, and rows that came beside it.
+fn merge(writing: Writing<'_>, mut rows: Vec<ObjectRow>, backed: Vec<ObjectRow>) -> Result<()> {
+    rows.extend(backed);
     if rows.is_empty() {
         return Ok(());
     }

@@ -16,7 +16,7 @@ use cairn_types::heuristic::Heuristic;
 use rusqlite::Connection;
 
 use super::group_commit::Commit;
-use super::writer::Updates;
+use super::writer::{Updates, Writer};
 use super::{Db, Opened, Writing};
 use crate::config::IndexConfig;
 use crate::pending::{self, RowLog};
@@ -174,6 +174,10 @@ impl Db {
     pub(crate) fn or_log_error(&self, merge: impl FnOnce() -> Result<()>) {
         if let Err(error) = merge() {
             tracing::error!(hash = %self.key.hash.hex(), %error, "a log of rows is not merged");
+            if let Writer::Exclusive(writer) = &self.writer {
+                let is_gone = matches!(error, IndexError::NotFound { .. });
+                writer.backed.give_up(is_gone);
+            }
         }
     }
 
