@@ -1,4 +1,4 @@
-//! The gather: the conversations with all servers of one write, each in a task of its own, whose
+//! The gather: the conversations with all servers of one write, carried on by the task of the write, whose
 //! answers are collected as they come. It decides when a quorum agrees, and bounds the wait for the
 //! others. Every write goes through it, whatever its conversations look like: whole messages
 //! ([`fan_out`]), of which each replica's goes to the next node until one responds, streamed uploads
@@ -7,15 +7,22 @@
 //! It does not choose the answer to the client (`quorum.rs` does). A conversation goes on after the
 //! gather has ended: a server that is slow stores its replica all the same.
 
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response};
 use cairn_types::Quorum;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::{HeaderMap, Method, StatusCode};
-use tokio::sync::{mpsc, oneshot};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tracing::debug;
 
 use crate::backends::Backends;
@@ -109,38 +116,31 @@ enum Agreement {
     That(Box<dyn Fn(&Answer) -> bool + Send + Sync>),
 }
 
-/// News of a conversation.
-enum Event {
-    /// Its server is ready to commit.
-    Prepared,
-    /// It has ended; the number is its own.
-    Ended(usize, Option<Box<Answer>>),
-}
+/// A conversation: its number, and the answer it ended with.
+type Conversation = Pin<Box<dyn Future<Output = (usize, Option<Answer>)> + Send>>;
 
-/// The end of a conversation, which is reported when this is dropped: also of one that panicked.
-struct Ending {
-    events: mpsc::UnboundedSender<Event>,
-    number: usize,
-    answer: Option<Answer>,
-    _left: Arc<LeftBehind>,
-}
+/// The conversations that have not ended. They are carried on by whoever waits for their answers, and in a
+/// task of their own when nobody does any more.
+#[derive(Default)]
+struct Open(FuturesUnordered<Conversation>);
 
-impl Ending {
-    fn with(mut self, answer: Option<Answer>) {
-        self.answer = answer;
-    }
-}
-
-impl Drop for Ending {
+impl Drop for Open {
     fn drop(&mut self) {
-        let answer = self.answer.take().map(Box::new);
-        let _ = self.events.send(Event::Ended(self.number, answer));
+        if self.0.is_empty() {
+            return;
+        }
+        // Without a runtime the process is ending.
+        if let Ok(runtime) = Handle::try_current() {
+            let left = std::mem::take(&mut self.0);
+            runtime.spawn(left.for_each(|_| std::future::ready(())));
+        }
     }
 }
 
 /// A server's end of a write in two phases.
 pub struct Commit {
-    events: mpsc::UnboundedSender<Event>,
+    /// Number of servers that are ready to commit.
+    prepared: Arc<AtomicUsize>,
     word: oneshot::Receiver<()>,
 }
 
@@ -148,7 +148,7 @@ impl Commit {
     /// Reports that the server has written everything but its commit, and waits for the word.
     /// Returns false if the write was given up: the server is to discard what it wrote.
     pub async fn is_told(self) -> bool {
-        let _ = self.events.send(Event::Prepared);
+        self.prepared.fetch_add(1, Ordering::Relaxed);
         self.word.await.is_ok()
     }
 }
@@ -161,13 +161,10 @@ pub struct Gather {
     /// The server that has the object may be the slowest.
     awaits_the_one: bool,
     left: Arc<LeftBehind>,
-    /// Each conversation sends two events at most.
-    sender: mpsc::UnboundedSender<Event>,
-    events: mpsc::UnboundedReceiver<Event>,
-    /// Conversations that were started, and those of them that have not ended.
+    /// Number of conversations that were started.
     started: usize,
-    open: usize,
-    prepared: usize,
+    open: Open,
+    prepared: Arc<AtomicUsize>,
     /// One for each upload in two phases. A shared channel would wake the conversations in a
     /// non-deterministic order.
     words: Vec<oneshot::Sender<()>>,
@@ -178,18 +175,15 @@ pub struct Gather {
 impl Gather {
     /// A gather of the answers that `quorum` is a part of. It agrees on a class of statuses.
     pub fn new(backends: &Arc<Backends>, quorum: Quorum, timeouts: Timeouts) -> Self {
-        let (sender, events) = mpsc::unbounded_channel();
         Gather {
             quorum,
             timeouts,
             agreement: Agreement::Class,
             awaits_the_one: false,
             left: LeftBehind::new(backends.clone(), 0),
-            sender,
-            events,
             started: 0,
-            open: 0,
-            prepared: 0,
+            open: Open::default(),
+            prepared: Arc::default(),
             words: Vec::new(),
             answers: Vec::new(),
         }
@@ -224,16 +218,13 @@ impl Gather {
     where
         F: Future<Output = Option<Answer>> + Send + 'static,
     {
-        let ending = Ending {
-            events: self.sender.clone(),
-            number: self.started,
-            answer: None,
-            _left: self.left.clone(),
-        };
+        let (number, left) = (self.started, self.left.clone());
         self.started += 1;
-        self.open += 1;
-        tokio::spawn(Box::pin(async move {
-            ending.with(conversation.await);
+        let conversation = AssertUnwindSafe(conversation).catch_unwind();
+        self.open.0.push(Box::pin(async move {
+            let answer = conversation.await;
+            drop(left);
+            (number, answer.unwrap_or_default())
         }));
     }
 
@@ -242,10 +233,10 @@ impl Gather {
     where
         F: Future<Output = Option<Answer>> + Send + 'static,
     {
-        let events = self.sender.clone();
+        let prepared = self.prepared.clone();
         let (told, word) = oneshot::channel();
         self.words.push(told);
-        self.start(conversation(Commit { events, word }));
+        self.start(conversation(Commit { prepared, word }));
     }
 
     /// Waits until a quorum is prepared, and tells all to commit. If too few are, nobody is told,
@@ -255,16 +246,17 @@ impl Gather {
     /// The answers, if too few servers are prepared.
     pub async fn commit(&mut self) -> Result<(), Vec<Answer>> {
         // Those that are prepared stay open until they are told.
-        while !self.quorum.is_reached_by(self.prepared) && self.open > self.prepared {
+        while !self.quorum.is_reached_by(self.prepared()) && self.open.0.len() > self.prepared() {
             if !self.take().await {
                 break;
             }
         }
-        if !self.quorum.is_reached_by(self.prepared) {
+        let prepared = self.prepared();
+        if !self.quorum.is_reached_by(prepared) {
             self.words.clear();
             let answers = std::mem::take(&mut self.answers);
             let mut answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
-            answers.resize_with(self.quorum.servers() - self.prepared, Answer::none);
+            answers.resize_with(self.quorum.servers() - prepared, Answer::none);
             return Err(answers);
         }
         for word in self.words.drain(..) {
@@ -320,20 +312,29 @@ impl Gather {
         }
     }
 
-    /// Takes the next event. Returns false if there is none to come.
+    /// Carries the conversations on until one has ended or is prepared. Returns false if none is open.
     async fn take(&mut self) -> bool {
-        if self.open == 0 {
-            return false;
-        }
-        match self.events.recv().await {
-            Some(Event::Prepared) => self.prepared += 1,
-            Some(Event::Ended(number, answer)) => {
-                self.open -= 1;
-                self.answers.extend(answer.map(|answer| (number, *answer)));
+        let before = self.prepared();
+        let ended = poll_fn(|context| {
+            let ended = self.open.0.poll_next_unpin(context);
+            match ended.is_pending() && self.prepared() > before {
+                true => Poll::Ready(None),
+                false => ended.map(Some),
             }
-            None => return false,
+        });
+        match ended.await {
+            Some(Some((number, answer))) => {
+                self.answers.extend(answer.map(|answer| (number, answer)));
+                true
+            }
+            Some(None) => false,
+            None => true,
         }
-        true
+    }
+
+    /// Number of servers that are ready to commit.
+    fn prepared(&self) -> usize {
+        self.prepared.load(Ordering::Relaxed)
     }
 
     async fn take_all(&mut self) {
