@@ -12,9 +12,10 @@ use cairn_daemons::Written;
 use cairn_disk::{Devices, Engines};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
-use cairn_index::IndexPool;
+use cairn_index::{IndexPool, TakesRows};
 use cairn_peer::{Backends, Rings};
 use cairn_servers::container::SyncRealms;
+use cairn_servers::rows::LocalRows;
 use cairn_types::{Constraints, HashPath, PolicySet};
 
 pub use daemons::{DaemonOptions, daemon};
@@ -30,6 +31,8 @@ pub struct Common {
     pub constraints: Arc<Constraints>,
     pub backends: Arc<Backends>,
     pub clock: Clock,
+    /// Databases of this process that take rows by a call.
+    pub local_rows: Arc<LocalRows>,
 }
 
 /// Parts of one server or daemon. Only those that it is made of are asked for, so that a program
@@ -78,6 +81,9 @@ pub trait Parts {
     fn sync_realms(&self) -> Result<SyncRealms> {
         Ok(SyncRealms::default())
     }
+
+    /// The databases of a container server that was made take rows by a call, too.
+    fn offer_rows(&mut self, _: Arc<dyn TakesRows>) {}
 
     /// The record of writes by which a container server tells the updater of its process.
     fn written(&self) -> Option<Arc<Written>> {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use cairn_daemons::NotesWrites;
+use cairn_daemons::{NotesRows, NotesWrites};
 use cairn_disk::FallocateReserve;
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::{Handler, SwiftInfo};
-use cairn_index::Reserve;
+use cairn_index::{Reserve, TakesRows};
 use cairn_peer::Rings;
 use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::account::{AccountServer, AccountServerConfig};
@@ -63,11 +63,14 @@ pub fn container_server(section: &Section, parts: &mut dyn Parts) -> Result<Hand
     let config = container_config(section, parts)?;
     let databases = parts.databases()?;
     let common = parts.common();
+    let (rows, hash_path): (Arc<dyn TakesRows>, _) = (databases.clone(), common.hash_path.clone());
     let server = ContainerServer::new(config, databases, common.backends.clone());
-    Ok(match parts.written() {
-        Some(written) => NotesWrites::around(server, common.hash_path.clone(), written),
-        None => server,
-    })
+    let Some(written) = parts.written() else {
+        parts.offer_rows(rows);
+        return Ok(server);
+    };
+    parts.offer_rows(NotesRows::around(rows, written.clone()));
+    Ok(NotesWrites::around(server, hash_path, written))
 }
 
 /// Makes an object server.
@@ -120,6 +123,7 @@ fn object_config(section: &Section, common: &Common) -> Result<ObjectServerConfi
     Ok(ObjectServerConfig {
         constraints: (*common.constraints).clone(),
         clock: common.clock.clone(),
+        local_rows: common.local_rows.clone(),
         node_timeout: section.seconds_or("node_timeout", 3.0)?,
         container_update_timeout: section.seconds_or("container_update_timeout", 1.0)?,
         client_timeout: section.seconds_or("client_timeout", 60.0)?,

@@ -40,7 +40,7 @@ use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache};
 use report::{Report, ReportResult};
-pub use written::{NotesWrites, Written};
+pub use written::{NotesRows, NotesWrites, Written};
 
 /// Minimum interval between starts of walks, if a server of this process records its writes.
 const WALK_INTERVAL: Duration = Duration::from_secs(300);

@@ -61,7 +61,9 @@ pub use container_sharder::{
     hash_container_name,
 };
 pub use container_sync::{ContainerSync, ContainerSyncConfig, SyncParts, SyncStats};
-pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
+pub use container_updater::{
+    ContainerUpdater, ContainerUpdaterConfig, NotesRows, NotesWrites, Written,
+};
 pub use daemon::{Daemon, DaemonKind, PassFilter};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, WholeDatabases};

@@ -46,6 +46,7 @@ impl Cluster {
             constraints: self.constraints.clone(),
             backends: backends.clone(),
             clock: clock.clone(),
+            local_rows: Arc::default(),
         }
     }
 

@@ -102,7 +102,9 @@ pub fn run(called: &Called) -> Result<()> {
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();
+        let local_rows = Arc::default();
         let context = PartsContext {
+            local_rows: &local_rows,
             clusters: &mut clusters,
             storage: &mut storage,
             backends: &Backends::with_tls(

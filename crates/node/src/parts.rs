@@ -11,9 +11,10 @@ use cairn_daemons::Written;
 use cairn_disk::{Devices, Engines};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
-use cairn_index::IndexPool;
+use cairn_index::{IndexPool, TakesRows};
 use cairn_peer::{Backends, Rings};
 use cairn_servers::container::SyncRealms;
+use cairn_servers::rows::LocalRows;
 
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::read_conf;
@@ -29,6 +30,7 @@ pub(crate) struct PartsContext<'a> {
     pub(crate) clock: &'a Clock,
     /// Writes of this process's own container servers; none if it has no such servers.
     pub(crate) written: Option<Arc<Written>>,
+    pub(crate) local_rows: &'a Arc<LocalRows>,
     /// Path of the conf with the section.
     pub(crate) conf: &'a Path,
 }
@@ -39,6 +41,8 @@ pub(crate) struct ConfParts<'a> {
     cluster: Arc<Cluster>,
     storage: &'a mut Storage,
     written: Option<Arc<Written>>,
+    /// The databases of the container server that was made.
+    pub(crate) rows: Option<Arc<dyn TakesRows>>,
     section: &'a Section,
     folders: Folders,
     conf: &'a Path,
@@ -63,10 +67,14 @@ impl<'a> ConfParts<'a> {
             None => folders.swift_dir.join("internal-client.conf"),
         };
         Ok(ConfParts {
-            common: cluster.common(context.backends, context.clock),
+            common: Common {
+                local_rows: context.local_rows.clone(),
+                ..cluster.common(context.backends, context.clock)
+            },
             cluster,
             storage: context.storage,
             written: context.written,
+            rows: None,
             section,
             folders,
             conf: context.conf,
@@ -112,6 +120,10 @@ impl Parts for ConfParts<'_> {
 
     fn sync_realms(&self) -> Result<SyncRealms> {
         sync_realms(&self.folders.swift_dir)
+    }
+
+    fn offer_rows(&mut self, rows: Arc<dyn TakesRows>) {
+        self.rows = Some(rows);
     }
 
     fn written(&self) -> Option<Arc<Written>> {

@@ -12,9 +12,11 @@ use cairn_assembly::DaemonOptions;
 use cairn_daemons::{Daemon, Written};
 use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
+use cairn_index::TakesRows;
 use cairn_middleware::{CrossOrigin, FilterEnv};
 use cairn_peer::{Backends, Rings};
 use cairn_servers::AccessLog;
+use cairn_servers::rows::LocalRows;
 
 use crate::backend_tls;
 use crate::background;
@@ -40,6 +42,9 @@ type Server = (ServerConf, ServerSettings);
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
+    /// The databases of each that take rows by a call.
+    rows: Vec<Option<Arc<dyn TakesRows>>>,
+    local_rows: Arc<LocalRows>,
     daemons: Vec<Arc<dyn Daemon>>,
     backends: Arc<Backends>,
     clusters: Clusters,
@@ -62,6 +67,7 @@ impl Services {
             clusters: Clusters::default(),
             storage: storage_of(servers, engines, unsafe_no_fsync, with_daemons)?,
             clock: Clock::system(),
+            local_rows: Arc::default(),
             written: if with_daemons {
                 noted_folders(servers)
             } else {
@@ -70,12 +76,13 @@ impl Services {
             made: BTreeSet::new(),
         };
         let mut daemons = Vec::new();
-        let mut handlers = Vec::new();
+        let (mut handlers, mut rows) = (Vec::new(), Vec::new());
         for (conf, settings) in servers {
-            let handler = maker
+            let (handler, of_it) = maker
                 .handler(conf, settings)
                 .with_context(|| format!("{} of {}", conf.role, conf.path.display()))?;
             handlers.push(handler);
+            rows.push(of_it);
         }
         if with_daemons {
             for (conf, settings) in servers {
@@ -86,10 +93,13 @@ impl Services {
             backends,
             clusters,
             storage,
+            local_rows,
             ..
         } = maker;
         let services = Services {
             handlers,
+            rows,
+            local_rows,
             daemons,
             backends,
             clusters,
@@ -136,12 +146,15 @@ impl Services {
     /// A function that reloads changed rings, and registers the storage servers of this process
     /// under every local address in the rings. Blocks.
     pub(crate) fn registrar(&self, servers: &[Server]) -> Arc<dyn Fn() + Send + Sync> {
-        let local: Vec<(ServerSettings, Handler)> = servers
+        let local: Vec<_> = servers
             .iter()
-            .zip(&self.handlers)
+            .zip(self.handlers.iter().zip(&self.rows))
             .filter(|((conf, _), _)| conf.role != Role::Proxy)
-            .map(|((_, settings), handler)| (settings.clone(), handler.clone()))
+            .map(|((_, settings), (handler, rows))| {
+                (settings.clone(), handler.clone(), rows.clone())
+            })
             .collect();
+        let local_rows = self.local_rows.clone();
         let clusters: Vec<Arc<Cluster>> = self.clusters.iter().cloned().collect();
         let backends = self.backends.clone();
         Arc::new(move || {
@@ -152,7 +165,7 @@ impl Services {
             for (rings, _) in &rings {
                 rings.refresh();
             }
-            for (settings, handler) in &local {
+            for (settings, handler, rows) in &local {
                 let mut binds = BTreeSet::from([settings.bind]);
                 if let Some(per_port) = &settings.per_port {
                     binds = rings
@@ -174,6 +187,9 @@ impl Services {
                     }
                     for address in addresses {
                         backends.register_local(address, handler.clone());
+                        if let Some(rows) = rows {
+                            local_rows.register(address, rows.clone());
+                        }
                     }
                 }
             }
@@ -233,12 +249,24 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
         .collect()
 }
 
+/// A server, and its databases that take rows by a call.
+type Made = (Handler, Option<Arc<dyn TakesRows>>);
+
+/// Whether the pipeline has no filter that rows must pass.
+fn lets_rows_through(conf: &ServerConf) -> bool {
+    let is_passed = |name: &str| ["healthcheck", "recon"].contains(&name);
+    conf.filters
+        .iter()
+        .all(|filter| is_passed(&filter.entry_point))
+}
+
 /// State shared during construction.
 struct Maker {
     backends: Arc<Backends>,
     clusters: Clusters,
     storage: Storage,
     clock: Clock,
+    local_rows: Arc<LocalRows>,
     /// By folder of devices.
     written: BTreeMap<PathBuf, Arc<Written>>,
     /// Daemons constructed so far, by folder of devices.
@@ -246,12 +274,13 @@ struct Maker {
 }
 
 impl Maker {
-    fn handler(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Handler> {
+    /// A server's pipeline, and the databases at its end that take rows by a call.
+    fn handler(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Made> {
         let cluster = self.clusters.get(&settings.folders.swift_dir)?;
         match conf.role {
-            Role::Proxy => self.proxy(conf, &cluster),
+            Role::Proxy => Ok((self.proxy(conf, &cluster)?, None)),
             _ => {
-                let app = self.backend(conf, settings)?;
+                let (app, rows) = self.backend(conf, settings)?;
                 let app = match conf.app.bool_or("replication_server", true) {
                     true => app,
                     false => ForClients::around(app),
@@ -261,7 +290,8 @@ impl Maker {
                     false => app,
                 };
                 let env = pipeline::filter_env(&cluster, None, self.clock.clone());
-                pipeline::build(conf, app, &env)
+                let pipeline = pipeline::build(conf, app, &env)?;
+                Ok((pipeline, rows.filter(|_| lets_rows_through(conf))))
             }
         }
     }
@@ -276,15 +306,16 @@ impl Maker {
         Ok(head_limits::around(pipeline, &cluster.constraints))
     }
 
-    fn backend(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Handler> {
+    fn backend(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Made> {
         let section = &conf.app;
         let context = self.context(&conf.path, settings);
         let parts = &mut ConfParts::new(context, section, false)?;
-        match conf.role {
+        let handler = match conf.role {
             Role::Account => cairn_assembly::account_server(section, parts),
             Role::Container => cairn_assembly::container_server(section, parts),
             Role::Proxy | Role::Object => cairn_assembly::object_server(section, parts),
-        }
+        };
+        Ok((handler?, parts.rows.take()))
     }
 
     fn context<'a>(&'a mut self, conf: &'a Path, settings: &ServerSettings) -> PartsContext<'a> {
@@ -294,6 +325,7 @@ impl Maker {
             backends: &self.backends,
             clock: &self.clock,
             written: self.written.get(&settings.folders.devices).cloned(),
+            local_rows: &self.local_rows,
             conf,
         }
     }

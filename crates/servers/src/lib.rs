@@ -9,5 +9,6 @@ pub mod account;
 pub mod container;
 mod index_server;
 pub mod object;
+pub mod rows;
 
 pub use access_log::AccessLog;

@@ -19,6 +19,7 @@ mod fragments;
 pub mod fuzzing;
 mod get;
 mod headers;
+mod owed;
 mod phases;
 mod post;
 mod promise;

@@ -262,6 +262,7 @@ impl Cluster {
             constraints: Arc::new(Constraints::default()),
             backends: backends.clone(),
             clock: clock.clone(),
+            local_rows: Arc::default(),
         }
     }
 

@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cairn_disk::owed::Debt;
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Handler, Request, Service, ServiceFuture};
-use cairn_index::{DbKey, DbKind};
+use cairn_index::{DbKey, DbKind, ObjectRow, TakesRows};
 use cairn_types::{HashPath, ObjectHash};
 use http::Method;
 use parking_lot::Mutex;
@@ -66,6 +67,18 @@ pub struct NotesWrites {
     written: Arc<Written>,
 }
 
+/// The same around databases that take rows by a call.
+pub struct NotesRows {
+    next: Arc<dyn TakesRows>,
+    written: Arc<Written>,
+}
+
+impl NotesRows {
+    pub fn around(next: Arc<dyn TakesRows>, written: Arc<Written>) -> Arc<dyn TakesRows> {
+        Arc::new(NotesRows { next, written })
+    }
+}
+
 impl NotesWrites {
     pub fn around(next: Handler, hash_path: HashPath, written: Arc<Written>) -> Handler {
         Arc::new(NotesWrites {
@@ -73,6 +86,14 @@ impl NotesWrites {
             hash_path,
             written,
         })
+    }
+}
+
+impl TakesRows for NotesRows {
+    fn take_row(&self, key: &DbKey, row: ObjectRow, debt: Debt) -> Result<(), (ObjectRow, Debt)> {
+        self.next.take_row(key, row, debt)?;
+        self.written.note(key.clone(), Instant::now());
+        Ok(())
     }
 }
 

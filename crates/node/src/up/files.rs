@@ -239,7 +239,7 @@ const OBJECT_DAEMONS: &str = "\
 \n[object-replicator]\ninterval = 300\nconcurrency = 1\nsync_method = ssync\n\
 \n[object-auditor]\nfiles_per_second = 5\nbytes_per_second = 2000000\n\
 zero_byte_files_per_second = 10\n\
-\n[object-updater]\ninterval = 5\n\
+\n[object-updater]\ninterval = 5\nobjects_per_second = 2000\n\
 \n[object-expirer]\ndequeue_from_legacy = true\n";
 
 /// Name of the conf of the expirer's internal client.

@@ -1,9 +1,12 @@
 //! Options of the object server, with Swift's names and defaults.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::Clock;
 use cairn_types::{Constraints, HashPath, PolicySet};
+
+use crate::rows::LocalRows;
 
 /// `[app:object-server]`, and the parts of swift.conf it needs.
 #[derive(Clone)]
@@ -44,6 +47,8 @@ pub struct ObjectServerConfig {
     /// Time after the start during which no promises are given: those of the previous process may
     /// still be in use.
     pub promise_grace: Duration,
+    /// Databases of this process that take rows without a request.
+    pub local_rows: Arc<LocalRows>,
 }
 
 impl ObjectServerConfig {
@@ -71,6 +76,7 @@ impl ObjectServerConfig {
             replication_failure_threshold: 100,
             replication_failure_ratio: 1.0,
             promise_grace: Duration::from_secs(5),
+            local_rows: Arc::default(),
         }
     }
 

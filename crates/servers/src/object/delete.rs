@@ -9,6 +9,7 @@ use cairn_http::respond::{header, set};
 use cairn_types::Timestamp;
 use http::request::Parts;
 
+use super::owed::{owes_row, tombstone_of};
 use super::promise;
 use super::status::{self, Previous, Refusal};
 use super::target::{Target, required_timestamp};
@@ -40,6 +41,7 @@ impl Inner {
         let if_delete_at = if_delete_at(&parts)?;
         let mut writing = self.begin_promised(&parts, &target)?;
         let (engine, key) = (target.engine.clone(), target.key.clone());
+        let owes = owes_row(&parts.headers);
         let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
             let (info, seen) = match open {
@@ -49,24 +51,27 @@ impl Inner {
             let mut before = before(info, timestamp)?;
             if let Some(expected) = if_delete_at {
                 if let Err(refusal) = still_expires(&before, timestamp, expected) {
-                    return Ok(Step::Done((before, Some(refusal))));
+                    return Ok(Step::Done((before, Some(refusal), None)));
                 }
                 before.previous = Previous::Deleted;
             }
             if before.timestamp >= timestamp {
-                return Ok(Step::Done((before, None)));
+                return Ok(Step::Done((before, None, None)));
             }
-            let deleted = engine.delete(disk, &key, timestamp, seen)?;
-            Ok(deleted.map(move |()| (before, None)))
+            let deleted = match owes {
+                true => engine.delete_owing(disk, &key, timestamp, seen)?,
+                false => engine.delete(disk, &key, timestamp, seen)?.map(|()| None),
+            };
+            Ok(deleted.map(move |debt| (before, None, debt)))
         });
         let written = step.await.map_err(Refusal::from);
         match (&mut writing, &written) {
             // Refused: nothing was deleted.
-            (Some(writing), Ok((_, Some(_)))) => writing.is_not_written(),
+            (Some(writing), Ok((_, Some(_), _))) => writing.is_not_written(),
             _ => promise::note(&mut writing, &written),
         }
         drop(writing);
-        let (before, refused) = written?;
+        let (before, refused, debt) = written?;
         // Dequeued after the deletion: had that failed, nothing else would record that the object
         // expires.
         if let Some(old) = before.metadata.delete_at().filter(|_| refused.is_none()) {
@@ -76,9 +81,13 @@ impl Inner {
         // tombstone was written, and then the disk or the power failed.
         let is_repeated = before.is_tombstone && before.timestamp == timestamp;
         if is_repeated || (refused.is_none() && before.timestamp < timestamp) {
-            let mut update = UpdateHeaders::new();
-            update.set("x-timestamp", timestamp.internal());
-            self.update_container("DELETE", &parts, &target, update)
+            let headers = || {
+                let mut update = UpdateHeaders::new();
+                update.set("x-timestamp", timestamp.internal());
+                update
+            };
+            let row = || Some(tombstone_of(&target, timestamp));
+            self.update_row("DELETE", (&parts, &target), debt, row, headers)
                 .await?;
         }
         if let Some(refusal) = refused {

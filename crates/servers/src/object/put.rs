@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_disk::container_row::of_metadata;
 use cairn_disk::metadata::FRAGMENT_INDEX;
+use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
 use cairn_disk::{
     Device, Disk, DiskError, Durability, FragmentChoice, Metadata, ObjectEngine, ObjectKey,
@@ -28,6 +30,7 @@ use tokio::time::Instant;
 
 use super::fragments::ssync_index;
 use super::headers::{check_metadata, copy_footers, copy_metadata, delete_at, flag};
+use super::owed::{owes_row, row_of};
 use super::phases::{Content, Phases};
 use super::promise;
 use super::status::{self, Refusal};
@@ -174,6 +177,7 @@ impl Inner {
             let known = upload.digest.as_ref().and_then(SharedDigest::get);
             let check = upload.check();
             let durability = upload.durability;
+            let owes = durability == Durability::AtOnce && owes_row(&parts.headers);
             let (engine, key) = (target.engine.clone(), target.key.clone());
             let bytes = body.len();
             let write = move |disk: &Disk| {
@@ -187,8 +191,14 @@ impl Inner {
                     Ok(metadata) => metadata,
                     Err(refusal) => return Ok(Step::Done(Err(refusal))),
                 };
-                let written = engine.put_small(disk, &key, body, metadata.clone(), durability)?;
-                Ok(written.map(move |()| Ok((existing, metadata))))
+                let kept = metadata.clone();
+                let written = match owes {
+                    true => engine.put_small_owing(disk, &key, body, kept)?,
+                    false => engine
+                        .put_small(disk, &key, body, kept, durability)?
+                        .map(|()| None),
+                };
+                Ok(written.map(move |debt| Ok((existing, metadata, debt))))
             };
             let is_at_hand = |disk: &Disk| target.engine.is_put_at_hand(disk, &target.key, bytes);
             let written = match target.engine.hands_writes_over() {
@@ -198,10 +208,11 @@ impl Inner {
             let written = written.await.map_err(Refusal::from).and_then(|w| w);
             promise::note(&mut writing, &written);
             drop(writing);
-            let (existing, metadata) = written?;
+            let (existing, metadata, debt) = written?;
             let none = HeaderMap::new();
+            let written = (&metadata, debt);
             inner
-                .after_put(&parts, &upload, existing, &metadata, &none)
+                .after_put(&parts, &upload, existing, written, &none)
                 .await
         })
         .await
@@ -250,7 +261,7 @@ impl Inner {
             }
             content.finish().await?;
             inner
-                .after_put(&parts, &upload, existing, &metadata, &footers)
+                .after_put(&parts, &upload, existing, (&metadata, None), &footers)
                 .await
         })
         .await
@@ -419,13 +430,14 @@ impl Inner {
         metadata
     }
 
-    /// After the object is durable: updates its container and the expirer's queue.
+    /// After the object is durable, with its metadata and the debt of its row: updates its container and
+    /// the expirer's queue.
     async fn after_put(
         self: &Arc<Self>,
         parts: &Parts,
         upload: &Upload,
         existing: Existing,
-        metadata: &Metadata,
+        (metadata, debt): (&Metadata, Option<Debt>),
         footers: &HeaderMap,
     ) -> Result<Response, Refusal> {
         let (target, timestamp, new) = (&upload.target, upload.timestamp, upload.delete_at);
@@ -439,18 +451,18 @@ impl Inner {
         if let Some(old) = existing.delete_at.filter(|_| existing.delete_at != new) {
             self.dequeue_expiry(parts, target, timestamp, old).await;
         }
-        let mut update = UpdateHeaders::new();
-        for (header, name) in [
-            ("x-size", "Content-Length"),
-            ("x-content-type", "Content-Type"),
-            ("x-timestamp", "X-Timestamp"),
-            ("x-etag", "ETag"),
-        ] {
-            update.set(header, metadata.get(name).unwrap_or_default());
-        }
-        let items = parts.headers.iter().chain(footers);
-        update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
-        self.update_container("PUT", parts, target, update).await?;
+        let headers = || {
+            let mut update = UpdateHeaders::new();
+            for (name, value) in of_metadata(metadata) {
+                update.set(name, value);
+            }
+            let items = parts.headers.iter().chain(footers);
+            update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
+            update
+        };
+        let row = || row_of(target, metadata);
+        self.update_row("PUT", (parts, target), debt, row, headers)
+            .await?;
         enqueued?;
         let mut response = status::created();
         let etag = metadata.get_str("ETag").unwrap_or("");

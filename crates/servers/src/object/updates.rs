@@ -8,6 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, LazyLock};
 
 use cairn_disk::async_pending::{AsyncUpdate, remove_async_update, write_async_update};
+use cairn_disk::container_row::overrides;
 use cairn_disk::{Device, DiskError, Metadata, ObjectKey};
 use cairn_http::params::{is_true, quote_path, split_path, unquote};
 use cairn_http::respond::header;
@@ -67,18 +68,10 @@ impl UpdateHeaders {
     /// Applies overrides of the row by middleware and erasure coding. System metadata takes
     /// precedence.
     pub(super) fn apply_overrides<'a>(&mut self, items: impl Iterator<Item = (&'a str, &'a [u8])>) {
-        const BACKEND: &str = "x-backend-container-update-override-";
-        const SYSMETA: &str = "x-object-sysmeta-container-update-override-";
-        let mut last = Vec::new();
-        for (name, value) in items {
-            if let Some(name) = overridden(name, BACKEND) {
+        for (name, value) in overrides(items) {
+            if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
                 self.set_any(name, value);
-            } else if let Some(name) = overridden(name, SYSMETA) {
-                last.push((name, value));
             }
-        }
-        for (name, value) in last {
-            self.set_any(name, value);
         }
     }
 
@@ -89,15 +82,6 @@ impl UpdateHeaders {
             pairs.map(|(name, value)| (title_case(name.as_str()), value.as_bytes().to_vec()));
         pairs.collect()
     }
-}
-
-/// The header that one of this prefix overrides.
-fn overridden(name: &str, prefix: &str) -> Option<HeaderName> {
-    let (start, rest) = name.split_at_checked(prefix.len())?;
-    if !start.eq_ignore_ascii_case(prefix) {
-        return None;
-    }
-    HeaderName::from_bytes(format!("x-{rest}").as_bytes()).ok()
 }
 
 /// The object whose change is told of.
