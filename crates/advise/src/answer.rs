@@ -325,11 +325,15 @@ impl Answer {
             short(pick.watts)
         ));
         for margin in &self.margins {
+            let shown = |value: f64| match margin.limit {
+                "capacity" => Bytes(value).to_string(),
+                _ => short(value),
+            };
             lines.push(format!(
                 "  {}: {} of {}, {:.1} % of room",
                 margin.limit,
-                short(margin.value),
-                short(margin.bound),
+                shown(margin.value),
+                shown(margin.bound),
                 margin.room * 100.0
             ));
         }

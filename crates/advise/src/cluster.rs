@@ -245,6 +245,14 @@ impl Cluster {
         }
     }
 
+    /// The quorum of a tombstone, of which every server gets a whole one.
+    pub fn update_quorum(&self) -> Quorum {
+        match self.erasure {
+            Some(e) => Quorum::of_replicas((e.data + e.parity) as usize),
+            None => Quorum::of_replicas(self.replicas as usize),
+        }
+    }
+
     /// Bytes on disks per byte of an object.
     pub fn overhead(&self) -> f64 {
         let coded = |e: Erasure| f64::from(e.data + e.parity) / f64::from(e.data);

@@ -14,7 +14,7 @@ use crate::error::AdviseError;
 use crate::placement::Placement;
 use crate::random::Dice;
 use crate::simulate::{Options, Outcome, run};
-use crate::workload::Workload;
+use crate::workload::{Operation, Workload};
 
 /// Performance of the remaining cluster, and the repair.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,10 +42,40 @@ pub enum Repair {
     },
 }
 
+/// Refuses a cluster that cannot write without the zone: fewer devices are left than its quorum.
+fn check_quorum(
+    cluster: &Cluster,
+    workload: &Workload,
+    placement: &Placement,
+    (region, zone): (u32, u32),
+    lost: &HashSet<usize>,
+) -> Result<(), AdviseError> {
+    let table = &placement.objects;
+    let primaries = table.primaries(0);
+    let gone = primaries.iter().filter(|d| lost.contains(d)).count();
+    let stand_ins = table.handoffs(0, gone, |d| lost.contains(&d)).len();
+    let (left, quorum) = (primaries.len() - gone + stand_ins, cluster.quorum().size());
+    if left >= quorum || workload.share(Operation::Write) == 0.0 {
+        return Ok(());
+    }
+    let policy = cluster.policy();
+    let remedy = format!(
+        "without it writes are refused, for {left} devices are left and {policy} writes {quorum}; give the \
+         cluster more nodes in other zones, or the workload no writes"
+    );
+    let value = format!("r{region}z{zone}");
+    Err(AdviseError::field(
+        crate::cluster::FILE,
+        "lost zone",
+        value,
+        remedy,
+    ))
+}
+
 /// Simulates the loss of a zone.
 ///
 /// # Errors
-/// There is no such zone, or nothing is left without it.
+/// There is no such zone, nothing is left without it, or too little to write.
 pub fn without_zone(
     cluster: &Cluster,
     workload: &Workload,
@@ -77,6 +107,7 @@ pub fn without_zone(
             remedy,
         ));
     }
+    check_quorum(cluster, workload, placement, (region, zone), &lost)?;
     let mut options = Options {
         lost: lost.clone(),
         ..options.clone()
@@ -186,6 +217,31 @@ mod tests {
         assert!((seconds * rate / bytes - 1.0).abs() < 1e-9);
         let error = loss((1, 9)).unwrap_err().to_string();
         assert!(error.contains("r1z9") && error.contains("r1z4"), "{error}");
+    }
+
+    #[test]
+    fn fragments_that_have_too_few_devices_left_are_told() {
+        let coded = ZONES
+            .replace("replicas = 3", "erasure = { data = 2, parity = 1 }")
+            .replace("count = 4", "count = 3")
+            .replace("count = 2", "count = 1");
+        let cluster = Cluster::parse(&coded).unwrap();
+        let workload = Workload::parse(SMALL).unwrap();
+        let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
+        let options = Options {
+            operations: 500,
+            ..Options::default()
+        };
+        let loss = |workload| {
+            let at = (1, 2);
+            without_zone(&cluster, workload, &calibration, &placement, at, &options)
+        };
+        let error = loss(&workload).unwrap_err().to_string();
+        let told = "2 devices are left and erasure 2+1 writes 3";
+        assert!(error.contains("r1z2") && error.contains(told), "{error}");
+        let mut reads = workload.clone();
+        (reads.read, reads.write) = (1.0, 0.0);
+        assert!(loss(&reads).is_ok());
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! A station has servers and one queue, served first come first served, or round-robin with a
 //! quantum like processors. A group collects tasks that need a sync while the previous sync is in
 //! progress, and then syncs once for all of them. A fork continues when the required number of its
-//! branches have ended; the others continue in parallel.
+//! branches have ended, and the others have had their time; those still going continue in parallel.
+//! Branches of a fork may wait for each other at meetings.
 
+mod forks;
 mod storage;
 
 use std::cmp::Ordering;
@@ -13,6 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use crate::calibration::Medium;
 use crate::random::Dice;
 
+use forks::{Meeting, WaitsFor};
 pub use storage::{GatherCounts, Io, Work, Written};
 use storage::{Gathering, HardDisk, Run};
 
@@ -43,7 +46,15 @@ pub enum Step {
     },
     Fork {
         need: usize,
+        /// Seconds that the other branches have once enough have ended.
+        linger: f64,
         branches: Vec<Vec<Step>>,
+    },
+    /// Waits until `need` of the `of` branches of its fork have come to the meeting of this number.
+    Meet {
+        number: usize,
+        need: usize,
+        of: usize,
     },
 }
 
@@ -119,8 +130,7 @@ struct Task {
     steps: std::vec::IntoIter<Step>,
     /// The fork that this is a branch of: its task and number.
     parent: Option<(usize, u64)>,
-    /// The fork being waited for, and the number of branches still required.
-    waits_for: Option<(u64, usize)>,
+    waits_for: Option<WaitsFor>,
     token: Option<u64>,
     /// The run of a gathering that this is.
     run: Option<Run>,
@@ -142,6 +152,11 @@ enum Event {
     },
     Waited {
         task: usize,
+    },
+    /// The other branches of a fork have had their time.
+    Lingered {
+        task: usize,
+        fork: u64,
     },
     Alarm {
         token: u64,
@@ -189,6 +204,8 @@ pub struct Engine {
     gatherings: Vec<Gathering>,
     tasks: Vec<Task>,
     free: Vec<usize>,
+    /// Meetings that not all branches have come to, by fork and number.
+    meetings: BTreeMap<(u64, usize), Meeting>,
     ended: VecDeque<u64>,
     reset_at: f64,
 }
@@ -208,6 +225,7 @@ impl Engine {
             gatherings: Vec::new(),
             tasks: Vec::new(),
             free: Vec::new(),
+            meetings: BTreeMap::new(),
             ended: VecDeque::new(),
             reset_at: 0.0,
         }
@@ -324,6 +342,7 @@ impl Engine {
             match due.event {
                 Event::Alarm { token } => return Some(Happened::Alarm { token }),
                 Event::Waited { task } => self.go_on(task),
+                Event::Lingered { task, fork } => self.lingered(task, fork),
                 Event::Disk { disk } => self.advance_disk(disk),
                 Event::Answered { disk, task } => self.answered(disk, task),
                 Event::Served {
@@ -389,44 +408,14 @@ impl Engine {
                 Some(Step::Sync { group, bytes }) => self.gather(group, task, bytes),
                 Some(Step::Io { disk, requests }) => self.submit(task, disk, &requests),
                 Some(Step::Join { gathering, writes }) => self.join(gathering, task, writes),
-                Some(Step::Fork { need, branches }) => next = self.fork(task, need, branches),
+                Some(Step::Fork {
+                    need,
+                    linger,
+                    branches,
+                }) => next = self.fork(task, need, linger, branches),
+                Some(Step::Meet { number, need, of }) => next = self.meet(task, number, need, of),
             }
         }
-    }
-
-    /// Starts a fork's branches; returns the task itself if no branch is required.
-    fn fork(&mut self, task: usize, need: usize, branches: Vec<Vec<Step>>) -> Option<usize> {
-        let need = need.min(branches.len());
-        if need == 0 {
-            return Some(task);
-        }
-        self.forks += 1;
-        let fork = self.forks;
-        self.tasks[task].waits_for = Some((fork, need));
-        for steps in branches {
-            let branch = self.add_task(steps, Some((task, fork)), None);
-            // Through the event queue: a branch that ends at once must find its fork complete.
-            self.after(0.0, Event::Waited { task: branch });
-        }
-        None
-    }
-
-    fn end(&mut self, task: usize) -> Option<usize> {
-        let ended = std::mem::take(&mut self.tasks[task]);
-        self.free.push(task);
-        self.ended.extend(ended.token);
-        if let Some(run) = ended.run {
-            self.ended_run(run);
-        }
-        let (parent, fork) = ended.parent?;
-        let waits_for = &mut self.tasks[parent].waits_for;
-        let (_, need) = waits_for.as_mut().filter(|(waited, _)| *waited == fork)?;
-        *need -= 1;
-        if *need > 0 {
-            return None;
-        }
-        *waits_for = None;
-        Some(parent)
     }
 
     fn arrive(&mut self, station: usize, job: Job) {
@@ -553,7 +542,7 @@ pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usiz
         match step {
             Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
             Step::Sync { .. } => *engine_groups += 1.0,
-            Step::Wait { .. } | Step::Io { .. } | Step::Join { .. } => {}
+            Step::Wait { .. } | Step::Io { .. } | Step::Join { .. } | Step::Meet { .. } => {}
             Step::Fork { branches, .. } => {
                 for branch in branches {
                     demands(branch, engine_groups, sums);

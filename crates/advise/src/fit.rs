@@ -121,9 +121,7 @@ pub fn fit(
         });
     }
     let mut scope = Scope::default();
-    cells
-        .iter()
-        .for_each(|cell| scope.add(&cell.cluster, &cell.workload));
+    cells.iter().for_each(|cell| scope.add_cell(cell));
     let mut calibration = Calibration {
         schema: SCHEMA.into(),
         made_on,

@@ -2,7 +2,8 @@
 //!
 //! A write goes to all rows of its partition and is answered at the quorum (half of the replicas,
 //! rounded up; for fragments one more than decoding needs). Each row's server writes content, syncs
-//! it, links it, syncs the directory, and then has the container's row synced. A read asks one
+//! it, links it, syncs the directory, and then has the container's row synced. Fragments are written in
+//! two phases (`writes.rs`). A read asks one
 //! replica, or as many fragments as decoding needs; content that is not in memory is read from the
 //! disk. Bodies above [`STREAMED_MIN_BYTES`] are transferred by all parties concurrently.
 
@@ -260,8 +261,8 @@ impl<'a> World<'a> {
         match operation {
             Operation::Read => self.read(proxy, (partition, &rows), size, dice, &mut steps),
             Operation::Head => self.read(proxy, (partition, &rows), 0.0, dice, &mut steps),
-            Operation::Write => self.write(proxy, &rows, size, dice, &mut steps),
-            Operation::Delete => self.write(proxy, &rows, 0.0, dice, &mut steps),
+            Operation::Write => self.write(proxy, &rows, Some(size), dice, &mut steps),
+            Operation::Delete => self.write(proxy, &rows, None, dice, &mut steps),
         }
         steps
     }
@@ -407,6 +408,7 @@ impl<'a> World<'a> {
         branches.extend(self.processor(proxy, bytes, dice).map(|step| vec![step]));
         steps.push(Step::Fork {
             need: branches.len(),
+            linger: 0.0,
             branches,
         });
     }
@@ -456,7 +458,11 @@ impl<'a> World<'a> {
             branches.push(self.call(proxy, at.host, [0.0, part], inner, dice));
         }
         let need = branches.len();
-        steps.push(Step::Fork { need, branches });
+        steps.push(Step::Fork {
+            need,
+            linger: 0.0,
+            branches,
+        });
         steps.extend(self.link(proxy, 1, size));
         let op = cost.read_op * at_proxy * (1.0 - BEFORE);
         let coding = self

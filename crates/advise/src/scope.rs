@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cache::hit_part;
+use crate::cell::Cell;
 use crate::cluster::{Cluster, Processes};
 use crate::workload::{Operation, Workload};
 
@@ -21,7 +23,7 @@ pub struct Scope {
     pub operations: Vec<String>,
     /// Number of storage nodes in the largest measured cluster.
     pub nodes: u32,
-    /// Separate processes for proxy and storage were measured.
+    /// Calls between processes, or between hosts, were measured.
     pub apart: bool,
     /// Reads from a disk were measured.
     pub reads_of_disks: bool,
@@ -31,6 +33,15 @@ pub struct Scope {
 
 impl Scope {
     /// Extends the scope by a measured cell.
+    pub fn add_cell(&mut self, cell: &Cell) {
+        let (cluster, workload) = (&cell.cluster, &cell.workload);
+        self.add(cluster, workload);
+        self.degraded |= cell.lost_zone.is_some();
+        let reads = workload.share(Operation::Read) > 0.0;
+        self.reads_of_disks |= reads && hit_part(cluster, workload) < 1.0;
+    }
+
+    /// Extends the scope by a cluster and a workload that were measured.
     pub fn add(&mut self, cluster: &Cluster, workload: &Workload) {
         let is_new = self.operations.is_empty();
         for class in workload.classes() {
@@ -70,7 +81,7 @@ impl Scope {
             }
         }
         self.nodes = self.nodes.max(cluster.storage_nodes());
-        self.apart |= cluster.processes == Processes::Roles;
+        self.apart |= cluster.processes == Processes::Roles || cluster.storage_nodes() > 1;
     }
 
     /// Reasons why a prediction would be outside; empty if it is within.
@@ -161,6 +172,19 @@ mod tests {
         ] {
             assert!(reasons.contains(part), "{reasons}");
         }
-        other.workers = Some(8);
+    }
+
+    /// Hosts call each other, so that cells of several nodes have measured that.
+    #[test]
+    fn a_cell_of_several_nodes_without_a_zone_is_within_its_own_scope() {
+        let mut cell = crate::cell::tests::example();
+        cell.cluster.node[0].count = 3;
+        cell.lost_zone = Some(1);
+        cell.cluster.node[0].memory = crate::Bytes(0.0);
+        let mut scope = Scope::default();
+        scope.add_cell(&cell);
+        let outside = scope.outside(&cell.cluster, &cell.workload);
+        assert_eq!(outside, Vec::<String>::new());
+        assert!(scope.apart && scope.degraded && scope.reads_of_disks);
     }
 }

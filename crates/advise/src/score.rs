@@ -221,8 +221,9 @@ pub struct Score {
     /// Errors of the simulation on cells that had lost a zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<Errors>,
-    /// Deviation of a repetition from the mean of the others in its cell.
-    pub noise: Errors,
+    /// Deviation of a repetition from the mean of the others in its cell, where cells have several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<Errors>,
     /// Fraction of cells covered by 90 % intervals computed from the other half's errors.
     pub covered: BTreeMap<&'static str, f64>,
     pub each: Vec<Each>,
@@ -364,7 +365,7 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
             .iter()
             .map(|(way, sums)| (way.clone(), sums.errors()))
             .collect(),
-        noise: noise.errors(),
+        noise: (!noise.throughput.is_empty()).then(|| noise.errors()),
         degraded: (!degraded.throughput.is_empty()).then(|| degraded.errors()),
         points,
         covered: covered
@@ -407,6 +408,15 @@ fn add_noise(cell: &Cell, noise: &mut Sums) {
 }
 
 impl Score {
+    /// Puts the errors into a calibration. The cells that they are of were measured, so they belong to
+    /// its scope.
+    pub fn update(&self, calibration: &mut Calibration, measured: &[Cell]) {
+        calibration.residuals = self.residuals.clone();
+        let is_scored = |cell: &&Cell| self.each.iter().any(|each| each.name == cell.name);
+        let scored = measured.iter().filter(is_scored);
+        scored.for_each(|cell| calibration.scope.add_cell(cell));
+    }
+
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
@@ -453,7 +463,9 @@ impl Score {
         if let Some(degraded) = &self.degraded {
             row("simulation, of cells without a zone", degraded);
         }
-        row("(noise of a repetition)", &self.noise);
+        if let Some(noise) = &self.noise {
+            row("(noise of a repetition)", noise);
+        }
         let covered = self.covered.iter();
         let covered: Vec<String> = covered
             .map(|(name, part)| format!("{name} {:.0} %", part * 100.0))
@@ -536,7 +548,13 @@ mod tests {
             (0.0, 0.0, 1.0)
         );
         assert!(it.by["mva"].throughput > 0.0 && it.by.len() == 4);
-        assert_eq!(it.noise.throughput, 0.0);
+        assert_eq!(it.noise.as_ref().map(|noise| noise.throughput), Some(0.0));
+        let mut calibration = example();
+        it.update(&mut calibration, &cells);
+        assert_eq!(calibration.residuals, it.residuals);
+        let first = &cells[0];
+        let outside = calibration.scope.outside(&first.cluster, &first.workload);
+        assert_eq!(outside, Vec::<String>::new());
         // All errors are equal: each is within the interval of the others.
         assert_eq!(it.covered["share"], 1.0);
         assert_eq!(it.residuals.throughput.len(), 19);

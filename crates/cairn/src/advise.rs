@@ -13,7 +13,7 @@ mod validate;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cairn_advise::answer::{Limits, Question, answer};
 use cairn_advise::calibration::Calibration;
 use cairn_advise::catalogue::Catalogue;
@@ -136,6 +136,17 @@ fn read<T>(
     parse(&text).with_context(|| path.display().to_string())
 }
 
+/// Reads a calibration; where there is none the error says where one comes from.
+fn read_calibration(path: &Path) -> Result<Calibration> {
+    if !path.exists() {
+        bail!(
+            "--calibration {}: there is no such file; cairn advise measure makes one",
+            path.display()
+        );
+    }
+    read(path, Calibration::parse)
+}
+
 fn write(path: &Path, text: &str) -> Result<()> {
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
@@ -151,7 +162,7 @@ fn print_line(text: &str) {
 fn run_predict(arguments: &PredictArguments) -> Result<()> {
     let cluster = read(&arguments.cluster, Cluster::parse)?;
     let workload = read(&arguments.workload, Workload::parse)?;
-    let calibration = read(&arguments.calibration, Calibration::parse)?;
+    let calibration = read_calibration(&arguments.calibration)?;
     let asked = PredictOptions {
         extrapolate: arguments.extrapolate,
         lost_zone: arguments.lost_zone,
@@ -172,7 +183,7 @@ fn ask(question: Question, arguments: &QuestionArguments) -> Result<()> {
     let catalogue = read(&arguments.catalogue, Catalogue::parse)?;
     let workload = read(&arguments.workload, Workload::parse)?;
     let limits = read(&arguments.limits, Limits::parse)?;
-    let calibration = read(&arguments.calibration, Calibration::parse)?;
+    let calibration = read_calibration(&arguments.calibration)?;
     let extrapolate = arguments.extrapolate;
     let answer = answer(
         question,

@@ -155,3 +155,58 @@ fn from_a_host_to_an_answer() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// The study's predictions by the command line: the cells that the seed draws are those that were
+/// measured, and whatever the model was not changed for is predicted as it was then.
+#[test]
+fn the_study_of_emulated_cells_repeats_itself() {
+    let study = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/studies/advisor/emulated"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    done(
+        at,
+        &format!(
+            "validate predict --emulated --seed 31 --count 26 --operations 4000 \
+             --calibration {study}/calibration.toml --calibration-cells {study}/calibration-cells"
+        ),
+    );
+    let cells = |path: &Path| -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(path).expect("predictions");
+        let it: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        it["cells"].as_array().expect("cells").clone()
+    };
+    let now = cells(&at.join("predictions.json"));
+    let then = cells(&Path::new(study).join("predictions.json"));
+    assert_eq!(now.len(), then.len());
+    let mut same = 0;
+    for (now, then) in now.iter().zip(&then) {
+        assert_eq!(now["planned"], then["planned"]);
+        let (now, then) = (&now["by"]["simulation"], &then["by"]["simulation"]);
+        let near = |field: &str| {
+            let [now, then] = [now, then].map(|it| it[field].as_f64().unwrap_or_default());
+            (now / then - 1.0).abs() < 0.02
+        };
+        same += usize::from(near("throughput") && near("p95_ms"));
+    }
+    // The model of writes of fragments was changed since.
+    assert_eq!(same, 20);
+    let scored = done(
+        at,
+        &format!("validate score predictions.json --cells {study}/run-2 --cells {study}/run-1"),
+    );
+    assert!(
+        scored.contains("26 cells, 0 of them not measured"),
+        "{scored}"
+    );
+    fs::write(at.join("workload.toml"), WORKLOAD).expect("a file");
+    let cluster = CLUSTER.replace("\"disk\"", "\"ssd\"");
+    fs::write(at.join("cluster.toml"), &cluster).expect("a file");
+    // Within what its eight cells have measured.
+    done(
+        at,
+        &format!("predict cluster.toml workload.toml --calibration {study}/calibration.toml"),
+    );
+}

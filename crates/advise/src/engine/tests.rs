@@ -108,7 +108,11 @@ fn order_statistics() {
                 }]
             };
             let branches = (0..n).map(|_| branch()).collect();
-            vec![Step::Fork { need: k, branches }]
+            vec![Step::Fork {
+                need: k,
+                linger: 0.0,
+                branches,
+            }]
         });
         let expected: f64 = (0..k).map(|i| 1.0 / (n - i) as f64).sum();
         near(response, expected, 0.02);
@@ -127,10 +131,12 @@ fn stragglers() {
     let quick = vec![Step::Wait { seconds: 1.0 }];
     let first = Step::Fork {
         need: 1,
+        linger: 0.0,
         branches: vec![slow, quick],
     };
     let second = Step::Fork {
         need: 1,
+        linger: 0.0,
         branches: vec![vec![Step::Wait { seconds: 9.0 }]],
     };
     engine.start(vec![first, second], 7);
@@ -139,6 +145,53 @@ fn stragglers() {
     assert_eq!(engine.advance(), None);
     assert_eq!(engine.counts(station).busy_seconds, 5.0);
     assert_eq!(engine.under_way(), 0);
+}
+
+/// A fork whose quorum has ended waits for the others, but no longer than they get.
+#[test]
+fn others_have_their_time() {
+    for (linger, slowest, expected) in [(0.0, 5.0, 2.0), (0.5, 5.0, 2.5), (0.5, 2.3, 2.3)] {
+        let mut engine = Engine::new(1);
+        let branches = [1.0, 2.0, slowest].map(|seconds| vec![Step::Wait { seconds }]);
+        let fork = Step::Fork {
+            need: 2,
+            linger,
+            branches: branches.into(),
+        };
+        engine.start(vec![fork, Step::Wait { seconds: 10.0 }], 7);
+        assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
+        assert!((engine.now() - expected - 10.0).abs() < 1e-9, "{linger}");
+        assert_eq!(engine.advance(), None);
+        assert_eq!(engine.under_way(), 0);
+    }
+}
+
+/// Branches wait at a meeting until enough have come; who comes later does not wait.
+#[test]
+fn branches_meet() {
+    for (need, expected) in [(1, 11.0), (2, 12.0), (3, 15.0)] {
+        let mut engine = Engine::new(1);
+        let meet = Step::Meet {
+            number: 0,
+            need,
+            of: 3,
+        };
+        let branches = [1.0, 2.0, 5.0].map(|seconds| {
+            let after = Step::Wait { seconds: 10.0 };
+            vec![Step::Wait { seconds }, meet.clone(), after]
+        });
+        let fork = Step::Fork {
+            need: 1,
+            linger: 0.0,
+            branches: branches.into(),
+        };
+        engine.start(vec![fork.clone()], 7);
+        assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
+        assert!((engine.now() - expected).abs() < 1e-9, "{need}");
+        assert_eq!(engine.advance(), None);
+        assert!((engine.now() - 15.0).abs() < 1e-9);
+        assert!(engine.meetings.is_empty() && engine.under_way() == 0);
+    }
 }
 
 fn medium(base: f64, member: f64) -> Medium {

@@ -60,7 +60,11 @@ fn fragments_are_written_in_two_phases_and_read_by_as_many_as_decode() {
         .replace("replicas = 3", "erasure = { data = 4, parity = 2 }")
         .replace("devices = 4", "devices = 6");
     let (syncs, quorum, _) = count(&coded, Operation::Write, &[]);
-    assert_eq!((syncs, quorum), (6.0 + 6.0 + 3.0, 5));
+    // Each fragment's content, its name, the name that counts; and the container's rows.
+    assert_eq!((syncs, quorum), (6.0 + 6.0 + 6.0 + 3.0, 5));
+    // Every server gets a whole tombstone, and half of them are enough.
+    let (syncs, quorum, _) = count(&coded, Operation::Delete, &[]);
+    assert_eq!((syncs, quorum), (6.0 + 6.0 + 3.0, 3));
     assert_eq!(count(&coded, Operation::Read, &[]).1, 4);
 }
 

@@ -5,15 +5,22 @@ use crate::cluster::Erasure;
 use crate::engine::{Step, Written};
 use crate::random::Dice;
 
+/// Seconds that those beyond the quorum of an upload in two phases have before the client is answered:
+/// `post_quorum_timeout`. Writes of replicas have the same, which the model leaves out: its counts were
+/// calibrated without.
+const POST_QUORUM_SECONDS: f64 = 0.5;
+
 impl World<'_> {
+    /// Writes a body, or without one a tombstone.
     pub(super) fn write(
         &mut self,
         proxy: usize,
         rows: &[usize],
-        size: f64,
+        body: Option<f64>,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
     ) {
+        let size = body.unwrap_or(0.0);
         let (cost, load) = (self.store(), self.calibration.load);
         let coding = self
             .cluster
@@ -29,9 +36,10 @@ impl World<'_> {
         );
         steps.extend(self.link(proxy, 0, size));
         let containers = self.container_rows(dice);
-        match self.cluster.erasure {
+        match self.cluster.erasure.filter(|_| body.is_some()) {
             Some(erasure) => {
-                self.write_fragments(proxy, rows, size, erasure, &containers, dice, steps)
+                let uploads = self.write_fragments(proxy, rows, size, erasure, &containers, dice);
+                steps.push(uploads);
             }
             None => {
                 let branches = rows.iter().enumerate().map(|(index, device)| {
@@ -46,8 +54,13 @@ impl World<'_> {
                     self.call(proxy, host, [size, 0.0], inner, dice)
                 });
                 let branches = branches.collect();
+                let quorum = match body {
+                    Some(_) => self.cluster.quorum(),
+                    None => self.cluster.update_quorum(),
+                };
                 steps.push(Step::Fork {
-                    need: self.cluster.quorum().size(),
+                    need: quorum.size(),
+                    linger: 0.0,
                     branches,
                 });
             }
@@ -181,11 +194,11 @@ impl World<'_> {
         }
     }
 
-    /// Two phases: fragments on a quorum, then the commit on a quorum.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "of one call, as the other policies have it"
-    )]
+    /// Uploads in two phases. Each fragment's server is asked first, by a connection of the upload's
+    /// own, and the body is sent when all have answered. When a quorum has stored its fragments, names
+    /// that do not count yet included, all are told to commit: that renames the fragment, syncs the
+    /// directory again, and updates the container. The proxy answers when a quorum has done so, and
+    /// the others have had their time.
     fn write_fragments(
         &self,
         proxy: usize,
@@ -194,41 +207,61 @@ impl World<'_> {
         erasure: Erasure,
         containers: &[Row],
         dice: &mut Dice,
-        steps: &mut Vec<Step>,
-    ) {
+    ) -> Step {
         let cost = self.store();
         let (need, part) = (self.cluster.quorum().size(), size / f64::from(erasure.data));
-        let first = rows.iter().map(|device| {
+        let meet = |number, need| Step::Meet {
+            number,
+            need,
+            of: rows.len(),
+        };
+        let name = cost.write_replica * (1.0 - BEFORE) / 4.0;
+        let branches = rows.iter().enumerate().map(|(index, device)| {
+            let host = self.placement.devices[*device].host;
+            let trip = match host == proxy {
+                true => 0.0,
+                false => self.half_trip(proxy, host),
+            };
+            // Connects, asks, and hears that it may send.
+            let mut branch = vec![Step::Wait {
+                seconds: 4.0 * trip,
+            }];
+            branch.extend(self.hand_over(dice));
+            branch.push(meet(0, rows.len()));
             let mut inner = Vec::new();
             let op = cost.write_replica * BEFORE + cost.fragment;
-            self.content(*device, part, op, dice, &mut inner);
-            let host = self.placement.devices[*device].host;
-            self.call(proxy, host, [part, 0.0], inner, dice)
-        });
-        let branches = first.collect();
-        steps.push(Step::Fork { need, branches });
-        let second = rows.iter().enumerate().map(|(index, device)| {
-            let mut inner = Vec::new();
-            self.name(
-                *device,
-                cost.write_replica * (1.0 - BEFORE) / 2.0,
-                dice,
-                &mut inner,
-            );
-            self.row(*device, containers.get(index).copied(), dice, &mut inner);
-            let mut branch: Vec<Step> = self.hand_over(dice).into_iter().collect();
-            let host = self.placement.devices[*device].host;
-            if host != proxy {
-                let seconds = self.half_trip(proxy, host);
-                branch.push(Step::Wait { seconds });
-                branch.extend(inner);
-                branch.push(Step::Wait { seconds });
-            } else {
-                branch.extend(inner);
+            match self.known(*device) {
+                Some(known) => self.object(*device, known, part, op + name, dice, &mut inner),
+                None => {
+                    self.content(*device, part, op, dice, &mut inner);
+                    self.name(*device, name, dice, &mut inner);
+                }
             }
+            inner.push(Step::Wait { seconds: trip });
+            inner.push(meet(1, need));
+            inner.push(Step::Wait { seconds: trip });
+            match self.known(*device) {
+                Some(known) => {
+                    inner.extend(self.processor(host, name, dice));
+                    inner.extend(self.hand_over(dice));
+                    inner.push(Step::Join {
+                        gathering: known.objects,
+                        writes: vec![Written::Name],
+                    });
+                }
+                None => {
+                    inner.extend(self.hand_over(dice));
+                    self.name(*device, name, dice, &mut inner);
+                }
+            }
+            self.row(*device, containers.get(index).copied(), dice, &mut inner);
+            branch.extend(self.call(proxy, host, [part, 0.0], inner, dice));
             branch
         });
-        let branches = second.collect();
-        steps.push(Step::Fork { need, branches });
+        Step::Fork {
+            branches: branches.collect(),
+            need,
+            linger: POST_QUORUM_SECONDS,
+        }
     }
 }

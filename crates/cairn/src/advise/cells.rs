@@ -35,6 +35,12 @@ pub(super) struct Bench {
 /// All cells of a folder: its `*.json` in the order of their names.
 pub(super) fn read_all(folder: &Path) -> Result<Vec<Cell>> {
     let mut paths = Vec::new();
+    if !folder.is_dir() {
+        bail!(
+            "{}: there is no such folder of cells; cairn advise measure and validate run make them",
+            folder.display()
+        );
+    }
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry.with_context(|| folder.display().to_string())?.path();
         if path

@@ -8,6 +8,7 @@ use cairn_advise::calibration::{Calibration, Medium};
 use cairn_advise::cell::Cell;
 use cairn_advise::fit;
 use cairn_advise::plan::{calibration_cells, emulated, quick_cells};
+use cairn_advise::scope::Scope;
 use clap::Args;
 
 use super::cells::{Bench, read_all};
@@ -98,6 +99,10 @@ pub(crate) struct FitArguments {
     #[arg(long, value_name = "FILE")]
     media: PathBuf,
 
+    /// Keep its other figures as well, and make its scope anew: the ranges that the cells have measured
+    #[arg(long)]
+    only_scope: bool,
+
     /// The new calibration's file
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
@@ -150,8 +155,31 @@ pub(super) fn fit(arguments: &FitArguments) -> Result<()> {
     for folder in &arguments.cells {
         cells.extend(read_all(folder)?);
     }
+    if arguments.only_scope {
+        let scoped = with_scope_of(known, &cells)?;
+        write(&arguments.out, &scoped.to_text())?;
+        print_line(&format!("{}", arguments.out.display()));
+        return Ok(());
+    }
     // The fit scales syncs; media scaled before are its starting point.
     fit_and_write(&cells, known.medium, &arguments.out)
+}
+
+/// The calibration with the scope of these cells, and the media of their emulation.
+fn with_scope_of(known: Calibration, cells: &[Cell]) -> Result<Calibration> {
+    let accepted: Vec<&Cell> = cells.iter().filter(|cell| cell.accepted).collect();
+    anyhow::ensure!(
+        !accepted.is_empty(),
+        "none of {} cells was accepted: name folders of cells that were",
+        cells.len()
+    );
+    let mut scope = Scope::default();
+    let mut scoped = known;
+    for cell in accepted {
+        scope.add_cell(cell);
+        scoped = scoped.with_media(cell.emulation.as_ref());
+    }
+    Ok(Calibration { scope, ..scoped })
 }
 
 fn fit_and_write(

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use cairn_advise::calibration::Calibration;
+use cairn_advise::cell::Cell;
 use cairn_advise::plan::{Planned, emulated, validation_cells};
 use cairn_advise::score::{Predictions, predict_all, score};
 use clap::{Args, Subcommand};
 
 use super::cells::read_all;
 use super::measure::BenchArguments;
-use super::{print_line, read, write};
-
-const OPERATIONS: u64 = 12_000;
+use super::{print_line, read, read_calibration, write};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ValidateCommand {
@@ -48,6 +47,10 @@ pub(crate) struct PredictArguments {
     #[arg(long, value_name = "DIR")]
     of: Option<PathBuf>,
 
+    /// Operations that each cell's simulation counts
+    #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    operations: u64,
+
     #[arg(long, value_name = "FILE", default_value = "predictions.json")]
     out: PathBuf,
 }
@@ -75,14 +78,16 @@ pub(crate) struct ScoreArguments {
     #[arg(value_name = "PREDICTIONS")]
     predictions: PathBuf,
 
+    /// Measured cells; of several folders the first counts that has an accepted cell of the name
     #[arg(long, value_name = "DIR", default_value = "validation-cells")]
-    cells: PathBuf,
+    cells: Vec<PathBuf>,
 
     /// Count repetitions beside other programs, too
     #[arg(long)]
     beside_others: bool,
 
-    /// Put the errors into this calibration: its predictions have intervals from then on
+    /// Put the errors and the ranges of the cells into this calibration: its predictions have intervals
+    /// from then on
     #[arg(long, value_name = "FILE")]
     update: Option<PathBuf>,
 
@@ -111,7 +116,7 @@ pub(super) fn run(command: ValidateCommand) -> Result<()> {
 
 /// Predicts with the medium and cores of the calibration's own cells.
 fn predict(arguments: &PredictArguments) -> Result<()> {
-    let calibration = read(&arguments.calibration, Calibration::parse)?;
+    let calibration = read_calibration(&arguments.calibration)?;
     let calibrated = read_all(&arguments.calibration_cells)?;
     let planned = match &arguments.of {
         Some(folder) => of_cells(folder)?,
@@ -136,7 +141,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
         arguments.seed,
         &calibration,
         &calibrated,
-        OPERATIONS,
+        arguments.operations,
     )?;
     write(&arguments.out, &predictions.to_text())?;
     print_line(&format!(
@@ -148,7 +153,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
 }
 
 fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
-    let planned = |cell: cairn_advise::cell::Cell| Planned {
+    let planned = |cell: Cell| Planned {
         name: cell.name,
         emulation: cell.emulation,
         lost_zone: cell.lost_zone,
@@ -158,13 +163,31 @@ fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
     Ok(read_all(folder)?.into_iter().map(planned).collect())
 }
 
+/// The measured cells of all folders, one of each name.
+fn measured(arguments: &ScoreArguments) -> Result<Vec<Cell>> {
+    let mut cells: Vec<Cell> = Vec::new();
+    for folder in &arguments.cells {
+        for mut cell in read_all(folder)? {
+            if arguments.beside_others {
+                let all = cell.repetitions.iter_mut();
+                all.for_each(|repetition| repetition.others = None);
+            }
+            let same = |known: &Cell| known.name == cell.name;
+            if !cells
+                .iter()
+                .any(|known| same(known) && known.quiet().is_some())
+            {
+                cells.retain(|known| !same(known));
+                cells.push(cell);
+            }
+        }
+    }
+    Ok(cells)
+}
+
 fn hold(arguments: &ScoreArguments) -> Result<()> {
     let predictions = read(&arguments.predictions, Predictions::parse)?;
-    let mut cells = read_all(&arguments.cells)?;
-    if arguments.beside_others {
-        let all = cells.iter_mut().flat_map(|cell| &mut cell.repetitions);
-        all.for_each(|repetition| repetition.others = None);
-    }
+    let cells = measured(arguments)?;
     let score = score(&predictions, &cells)?;
     print_line(score.to_text().trim_end());
     if let Some(out) = &arguments.out {
@@ -174,7 +197,7 @@ fn hold(arguments: &ScoreArguments) -> Result<()> {
     }
     if let Some(path) = &arguments.update {
         let mut calibration = read(path, Calibration::parse)?;
-        calibration.residuals = score.residuals;
+        score.update(&mut calibration, &cells);
         write(path, &calibration.to_text())?;
     }
     Ok(())
