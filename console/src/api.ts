@@ -35,6 +35,10 @@ export interface RunMeta {
   id: string;
   name: string;
   description: string;
+  /** The workload's file and its scale; empty in older runs, and where none was chosen. */
+  file?: string;
+  scale?: string;
+  tags?: string[];
   format: string;
   state: "running" | "completed" | "failed" | "cancelled";
   message: string;

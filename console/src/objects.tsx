@@ -1,12 +1,26 @@
 // Containers and objects of the signed-in user's account: looked at, uploaded, downloaded, deleted.
 
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Refused, call, swift, upload, type StoreAbout, type StoreUser } from "./api";
 import { bytes, count, plural, shownName, time } from "./format";
 import { Confirm, ErrorBox, Progress, TableFrame, messageOf, useLoad } from "./parts";
 import { StoreLogin } from "./storelogin";
 
 const PAGE = 200;
+/** Names that are sorted at once, which is what the store lists at once. */
+const SORTED_MAX = 10_000;
+
+const ORDERS = {
+  name: (a: Row, b: Row) => (titleOf(a) < titleOf(b) ? -1 : 1),
+  bytes: (a: Row, b: Row) => (a.bytes ?? -1) - (b.bytes ?? -1),
+  content_type: (a: Row, b: Row) => (a.content_type ?? "").localeCompare(b.content_type ?? ""),
+  last_modified: (a: Row, b: Row) => (a.last_modified ?? "").localeCompare(b.last_modified ?? ""),
+};
+type Column = keyof typeof ORDERS;
+interface Order { by: Column; falling: boolean }
+const AS_LISTED: Order = { by: "name", falling: false };
+
+const titleOf = (row: Row) => row.name ?? row.subdir ?? "";
 
 interface Props {
   store: StoreAbout;
@@ -118,14 +132,18 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
   const [left, setLeft] = useState<number | null>(null);
   const [uploads, setUploads] = useState<Upload[]>([]);
   const [over, setOver] = useState(false);
+  const [order, setOrder] = useState<Order>(AS_LISTED);
+  const [shown, setShown] = useState(PAGE);
+  const [looked, setLooked] = useState<string | null>(null);
+  const isSorted = order.by !== "name" || order.falling;
   const abort = useRef<AbortController | null>(null);
   const picker = useRef<HTMLInputElement>(null);
   const base = `${user.account}/${encodeURIComponent(container)}`;
   const pathOf = (name: string) => `${base}/${name.split("/").map(encodeURIComponent).join("/")}`;
   const list = useLoad(async () => {
-    const response = await swift("GET", base, { format: "json", delimiter: "/", limit: String(PAGE), ...(prefix + search && { prefix: prefix + search }), ...(marker && { marker }) });
+    const response = await swift("GET", base, { format: "json", delimiter: "/", limit: String(isSorted ? SORTED_MAX : PAGE), ...(prefix + search && { prefix: prefix + search }), ...(marker && { marker }) });
     return response.status === 204 ? [] : ((await response.json()) as Row[]);
-  }, [base, prefix, search, marker]);
+  }, [base, prefix, search, marker, isSorted]);
   if (list.error?.field === "store") fail(list.error);
   const busy = uploads.some((u) => !u.done && !u.error);
 
@@ -163,7 +181,20 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
     setLeft(null);
     list.again();
   };
-  const objects = (list.data ?? []).flatMap((row) => (row.name === undefined ? [] : [row.name]));
+  const sort = (by: Column) => {
+    setOrder(by === order.by ? { by, falling: !order.falling } : { by, falling: by !== "name" });
+    setMarker("");
+    setShown(PAGE);
+    setChosen([]);
+  };
+  const sorted = useMemo(() => {
+    const rows = [...(list.data ?? [])];
+    if (!isSorted) return rows;
+    const up = ORDERS[order.by];
+    return rows.sort((a, b) => (order.falling ? up(b, a) : up(a, b)));
+  }, [list.data, order]);
+  const rows = sorted.slice(0, isSorted ? shown : PAGE);
+  const objects = rows.flatMap((row) => (row.name === undefined ? [] : [row.name]));
   const here = chosen.filter((name) => objects.includes(name));
   const crumbs = prefix.split("/").filter(Boolean);
   const link = (to: string) => `#/objects/${encodeURIComponent(container)}${to ? `?prefix=${encodeURIComponent(to)}` : ""}`;
@@ -197,25 +228,30 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
           : <button type="button" class="danger" disabled={here.length === 0} onClick={() => setRemoving(here)}>Delete {plural(here.length, "object")}</button>}
       </div>
       {list.data && (list.data.length === 0 && !marker ? <p class="card muted empty">{search ? "No name begins so." : "Nothing here yet."}</p> : (
+        <>
+        {isSorted && list.data.length >= SORTED_MAX && <p class="notice small">Only the first {count(SORTED_MAX)} names were sorted; “Begins with” narrows them down.</p>}
         <TableFrame label={`Objects of ${container}`}>
           <table>
-            <thead><tr><th scope="col"><input type="checkbox" aria-label="Choose all that are shown" disabled={objects.length === 0} checked={objects.length > 0 && here.length === objects.length} onChange={(event) => setChosen(event.currentTarget.checked ? objects : [])} /></th><th scope="col">Name</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Type</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+            <thead><tr><th scope="col"><input type="checkbox" aria-label="Choose all that are shown" disabled={objects.length === 0} checked={objects.length > 0 && here.length === objects.length} onChange={(event) => setChosen(event.currentTarget.checked ? objects : [])} /></th><SortHead by="name" title="Name" order={order} sort={sort} /><SortHead by="bytes" title="Size" kind="n" order={order} sort={sort} /><SortHead by="content_type" title="Type" kind="opt" order={order} sort={sort} /><SortHead by="last_modified" title="Changed" kind="opt" order={order} sort={sort} /><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
             <tbody>
-              {list.data.map((row) => row.subdir !== undefined ? (
+              {rows.map((row) => row.subdir !== undefined ? (
                 <tr key={row.subdir}><td /><td class="first"><a href={link(row.subdir)}><bdi>{shownName(row.subdir.slice(prefix.length))}</bdi></a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
               ) : (
                 <tr key={row.name}>
                   <td><input type="checkbox" aria-label={`Choose ${shownName(row.name!)}`} checked={here.includes(row.name!)} onChange={(event) => { const name = row.name!; const on = event.currentTarget.checked; setChosen((all) => (on ? [...all, name] : all.filter((one) => one !== name))); }} /></td>
                   <td class="first"><a href={"/swift" + pathOf(row.name!)} download title={`MD5 ${row.hash ?? ""}`}><bdi>{shownName(row.name!.slice(prefix.length))}</bdi></a></td>
                   <td class="n">{bytes(row.bytes ?? 0)}</td><td class="muted clip opt">{row.content_type}</td><td class="opt">{row.last_modified ? time(Date.parse(row.last_modified + "Z")) : ""}</td>
-                  <td><button type="button" class="quiet" aria-label={`Delete ${shownName(row.name!)}`} title="Delete" onClick={() => setRemoving([row.name!])}>✕</button></td>
+                  <td class="n"><button type="button" class="quiet" aria-label={`Metadata of ${shownName(row.name!)}`} title="Metadata" onClick={() => setLooked(row.name!)}>ⓘ</button><button type="button" class="quiet" aria-label={`Delete ${shownName(row.name!)}`} title="Delete" onClick={() => setRemoving([row.name!])}>✕</button></td>
                 </tr>
               ))}
             </tbody>
           </table>
         </TableFrame>
+        </>
       ))}
-      <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.length === PAGE ? (last?.name ?? last?.subdir ?? null) : null} />
+      {isSorted ? sorted.length > rows.length && <div class="buttons"><button type="button" onClick={() => setShown(shown + PAGE)}>Show more</button></div>
+        : <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.length === PAGE ? (last?.name ?? last?.subdir ?? null) : null} />}
+      {looked !== null && <Metadata name={looked} path={pathOf(looked)} onClose={() => setLooked(null)} fail={fail} />}
       {removing.length > 0 && (
         <Confirm
           title={removing.length === 1 ? `Delete “${shownName(removing[0]!)}”?` : `Delete ${plural(removing.length, "object")}?`}
@@ -224,6 +260,44 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
         />
       )}
     </>
+  );
+}
+
+/** A column's head, by which the rows are sorted. */
+function SortHead({ by, title, kind, order, sort }: { by: Column; title: string; kind?: string; order: Order; sort: (by: Column) => void }) {
+  const isThis = order.by === by;
+  return (
+    <th scope="col" class={kind} aria-sort={isThis ? (order.falling ? "descending" : "ascending") : "none"}>
+      <button type="button" class="link" onClick={() => sort(by)}>{title}{isThis ? (order.falling ? " ↓" : " ↑") : ""}</button>
+    </th>
+  );
+}
+
+/** Headers of an object that are no part of how it was sent. */
+const OF_AN_ANSWER = new Set(["cache-control", "date", "connection", "keep-alive", "transfer-encoding", "accept-ranges", "content-disposition", "x-trans-id", "x-openstack-request-id"]);
+const OF_THE_CONSOLE = ["content-security-policy", "x-content-type-options", "x-frame-options", "referrer-policy", "cross-origin-", "permissions-policy"];
+
+/** What the store keeps with an object: its own headers, and those that its owner gave it. */
+function Metadata({ name, path, onClose, fail }: { name: string; path: string; onClose: () => void; fail: (error: unknown) => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const { data, error } = useLoad(async () => {
+    const headers: [string, string][] = [];
+    (await swift("HEAD", path)).headers.forEach((value, key) => headers.push([key, value]));
+    return headers.filter(([key]) => !OF_AN_ANSWER.has(key) && !OF_THE_CONSOLE.some((start) => key.startsWith(start)));
+  }, [path]);
+  useEffect(() => dialog.current?.showModal(), []);
+  if (error?.field === "store") fail(error);
+  const isOwn = ([key]: [string, string]) => key.startsWith("x-object-meta-");
+  const table = (rows: [string, string][]) => <dl class="facts">{rows.map(([key, value]) => <div key={key}><dt>{key}</dt><dd><bdi>{shownName(value)}</bdi></dd></div>)}</dl>;
+  return (
+    <dialog ref={dialog} onCancel={onClose} aria-labelledby="metadata-title">
+      <h2 id="metadata-title"><bdi>{shownName(name)}</bdi></h2>
+      <ErrorBox error={error} />
+      {data && table(data.filter((row) => !isOwn(row)))}
+      {data && <h3>Metadata of its owner</h3>}
+      {data && (data.some(isOwn) ? table(data.filter(isOwn)) : <p class="muted">None.</p>)}
+      <div class="buttons end"><button type="button" onClick={onClose}>Close</button></div>
+    </dialog>
   );
 }
 

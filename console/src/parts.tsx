@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
-import { Refused, type State } from "./api";
+import { Refused, call, runPath, type Entry, type State } from "./api";
 
 export const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
@@ -75,6 +75,47 @@ export function TableFrame({ label, children }: { label: string; children: Compo
     <div class="table-frame" role="region" aria-label={label} tabIndex={0}>
       {children}
     </div>
+  );
+}
+
+/** Words by which a run is told apart: its tags, scale and workload file. */
+export function Marks({ run, file_name }: Pick<Entry, "run" | "file_name">) {
+  const file = run?.file || file_name;
+  return (
+    <>
+      {run?.tags?.map((tag) => <span key={tag} class="tag">{tag}</span>)}
+      {run?.scale && <span class="small muted"> scale {run.scale}</span>}
+      {file && <span class="small muted"> {file}</span>}
+    </>
+  );
+}
+
+/** Another name and other tags of a run. */
+export function Rename({ entry, onDone, onNo }: { entry: Entry; onDone: () => void; onNo: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [name, setName] = useState(entry.name);
+  const [tags, setTags] = useState((entry.run?.tags ?? []).join(", "));
+  const [error, setError] = useState<Refused | null>(null);
+  useEffect(() => dialog.current?.showModal(), []);
+  const save = (event: Event) => {
+    event.preventDefault();
+    const words = tags.split(",").map((tag) => tag.trim()).filter(Boolean);
+    call("PATCH", runPath(entry.id), { name, tags: words }).then(onDone, (failed) => setError(failed instanceof Refused ? failed : new Refused(0, messageOf(failed), null)));
+  };
+  const at = (field: string) => (error?.field === field ? error.message : null);
+  return (
+    <dialog ref={dialog} onCancel={onNo} aria-labelledby="rename-title">
+      <form onSubmit={save}>
+        <h2 id="rename-title">Name and tags</h2>
+        <Field id="rename-name" label="Name" error={at("name")}><input id="rename-name" value={name} onInput={(event) => setName(event.currentTarget.value)} /></Field>
+        <Field id="rename-tags" label="Tags" hint="words with commas between them" error={at("tags")}><input id="rename-tags" value={tags} onInput={(event) => setTags(event.currentTarget.value)} /></Field>
+        <ErrorBox error={error && !at("name") && !at("tags") ? error : null} />
+        <div class="buttons end">
+          <button type="button" onClick={onNo}>Leave it</button>
+          <button type="submit" class="primary">Save</button>
+        </div>
+      </form>
+    </dialog>
   );
 }
 

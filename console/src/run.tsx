@@ -5,8 +5,8 @@ import { call, filePath, get, runPath, type Entry, type FileEntry, type Plan, ty
 import { Chart } from "./chart";
 import { bandwidth, bytes, clock, count, duration, latency, latencyOf, number, ofDay, percent, plural, rate, time } from "./format";
 import { useCourse, type Course } from "./live";
-import { Badge, Confirm, ErrorBox, Progress, TableFrame, Tile, go, useClock, useLoad } from "./parts";
-import { latest, lineNames, overTime, resources, type Series } from "./series";
+import { Badge, Confirm, ErrorBox, Marks, Progress, Rename, TableFrame, Tile, go, useClock, useLoad } from "./parts";
+import { colorsOf, figureName, latest, lineNames, overTime, resources, type Series } from "./series";
 
 export const TIME_AXIS = { kind: "time" as const, format: clock, label: "time" };
 
@@ -16,9 +16,14 @@ export function RunPage({ id }: { id: string }) {
   const plan = useLoad(() => get<Plan>(filePath(id, "plan.json")), [id, course.entry?.run?.state]);
   const [failed, setFailed] = useState<unknown>(null);
   const [removing, setRemoving] = useState(false);
-  const entry = course.entry ?? first.data?.entry ?? null;
+  const [renaming, setRenaming] = useState(false);
+  // A run that is over is told no more: what was changed since comes from its record.
+  const told = course.entry ?? first.data?.entry ?? null;
+  const active = told?.state === "running" || told?.state === "waiting";
+  const entry = active ? told : (first.data?.entry ?? told);
   if (!entry) return first.error ? <><h1>Run</h1><ErrorBox error={first.error} /><p><a href="#/runs">Back to all runs</a></p></> : <p class="muted">Loading…</p>;
-  const active = entry.state === "running" || entry.state === "waiting";
+  const lines = [...lineNames(course.samples), ...course.stages.flatMap((stage) => (stage.main ? stage.operations.filter((o) => o.size_class === null).map((o) => figureName(course.stages, o)) : []))];
+  const colors = colorsOf([...new Set(lines)]);
   const cancel = () => call("POST", runPath(id, "/cancel")).catch(setFailed);
   const remove = () => call("DELETE", runPath(id)).then(() => go("/runs"), setFailed);
   return (
@@ -31,8 +36,10 @@ export function RunPage({ id }: { id: string }) {
         {active && <button type="button" class="danger" onClick={cancel}>Cancel the run</button>}
         {entry.file_name && <a class="button" href={`#/new?again=${encodeURIComponent(id)}`}>Run again</a>}
         {!active && entry.headline && <a class="button" href={`#/compare?a=${encodeURIComponent(id)}`}>Compare</a>}
+        {!active && <button type="button" onClick={() => setRenaming(true)}>Name and tags</button>}
         {!active && <button type="button" onClick={() => setRemoving(true)}>Remove</button>}
       </div>
+      <p class="marks"><Marks run={entry.run} file_name={entry.file_name} /></p>
       <p class="muted">
         {entry.run?.target || entry.target || "as the workload says"} · submitted {time(entry.submitted)}
         {entry.started && entry.ended ? ` · took ${duration((entry.ended - entry.started) / 1000)}` : ""}
@@ -47,9 +54,9 @@ export function RunPage({ id }: { id: string }) {
       {entry.state === "running" && <NowTiles course={course} entry={entry} plan={plan.data} />}
       {!active && entry.headline && entry.headline.ops > 0 && <Headlines entry={entry} />}
       {plan.data && <StageStrip plan={plan.data} stages={course.stages} current={entry.state === "running" ? course.samples.at(-1)?.stage : undefined} />}
-      {(course.samples.length > 0 || entry.state === "running") && <TimeCharts course={course} entry={entry} />}
+      {(course.samples.length > 0 || entry.state === "running") && <TimeCharts course={course} entry={entry} colors={colors} />}
       {course.problem && <ErrorBox error={course.problem} />}
-      {course.stages.length > 0 && <StageResults stages={course.stages} />}
+      {course.stages.length > 0 && <StageResults stages={course.stages} colors={colors} />}
       <Resources course={course} start={entry.run?.started ?? 0} />
       {course.log.length > 0 && (
         <details open={entry.state === "failed" || (active && course.samples.length === 0)}>
@@ -59,6 +66,7 @@ export function RunPage({ id }: { id: string }) {
       )}
       <Facts entry={entry} />
       <Files id={id} state={entry.state} />
+      {renaming && <Rename entry={entry} onNo={() => setRenaming(false)} onDone={() => { setRenaming(false); first.again(); }} />}
       {removing && <Confirm title={`Remove “${entry.name}”?`} text="Its folder and all its results are deleted from disk. This cannot be undone." action="Remove it" onNo={() => setRemoving(false)} onYes={remove} />}
     </>
   );
@@ -122,14 +130,14 @@ function StageStrip({ plan, stages, current }: { plan: Plan; stages: StageFigure
 
 const PERCENTILES = { p50_ns: "p50", p95_ns: "p95", p99_ns: "p99", max_ns: "slowest", mean_ns: "mean" } as const;
 
-function TimeCharts({ course, entry }: { course: Course; entry: Entry }) {
+function TimeCharts({ course, entry, colors }: { course: Course; entry: Entry; colors: Map<string, number> }) {
   const [stage, setStage] = useState("");
   const [percentile, setPercentile] = useState<keyof typeof PERCENTILES>("p99_ns");
   const stages = useMemo(() => [...new Set(course.samples.map((sample) => sample.stage))], [course.samples]);
   const samples = useMemo(() => (stage ? course.samples.filter((sample) => sample.stage === stage) : course.samples), [course.samples, stage]);
   const start = stage ? (samples[0] ? samples[0].at - samples[0].seconds : 0) : entry.run?.started || (course.samples[0]?.at ?? 0);
   const names = useMemo(() => lineNames(samples), [samples]);
-  const lines = (pick: Parameters<typeof overTime>[2]) => overTime(samples, start, pick, names);
+  const lines = (pick: Parameters<typeof overTime>[2]) => overTime(samples, start, pick, names, colors);
   const live = entry.state === "running";
   const failures = samples.some((sample) => sample.operations.some((operation) => operation.errors > 0));
   const note = live ? "live" : undefined;
@@ -158,7 +166,7 @@ function TimeCharts({ course, entry }: { course: Course; entry: Entry }) {
   );
 }
 
-function StageResults({ stages }: { stages: StageFigures[] }) {
+function StageResults({ stages, colors }: { stages: StageFigures[]; colors: Map<string, number> }) {
   const measured = stages.filter((stage) => stage.main);
   const [chosen, setChosen] = useState<string>("");
   const [parts, setParts] = useState(false);
@@ -177,7 +185,7 @@ function StageResults({ stages }: { stages: StageFigures[] }) {
       </div>
       <div class="charts">
         {measured.length > 1 && <Overview stages={measured} best={best} />}
-        {stage && <Distribution stage={stage} stages={measured} choose={setChosen} />}
+        {stage && <Distribution stage={stage} stages={measured} all={stages} colors={colors} choose={setChosen} />}
       </div>
       <TableFrame label="Results by stage and operation">
         <table>
@@ -246,10 +254,11 @@ function Overview({ stages, best }: { stages: StageFigures[]; best: StageFigures
   );
 }
 
-export function Distribution({ stage, stages, choose }: { stage: StageFigures; stages: StageFigures[]; choose: (name: string) => void }) {
-  const series = stage.operations.filter((o) => o.size_class === null && o.last_byte.curve).map((o, color): Series => ({
-    name: o.name, color, points: o.last_byte.curve!.map(([ns, part]): [number, number] => [ns, part]),
-  }));
+function Distribution({ stage, stages, all, colors, choose }: { stage: StageFigures; stages: StageFigures[]; all: StageFigures[]; colors: Map<string, number>; choose: (name: string) => void }) {
+  const series = stage.operations.filter((o) => o.size_class === null && o.last_byte.curve).map((o): Series => {
+    const name = figureName(all, o);
+    return { name, color: colors.get(name) ?? 0, points: o.last_byte.curve!.map(([ns, part]): [number, number] => [ns, part]) };
+  });
   return (
       <Chart title="Response times" note={stages.length > 1 ? undefined : "share of requests answered within"} choice={stages.length > 1 && (
         <select aria-label="Stage" value={stage.name} onChange={(event) => choose(event.currentTarget.value)}>

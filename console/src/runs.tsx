@@ -3,19 +3,21 @@
 import { useState } from "preact/hooks";
 import { call, get, runPath, type Entry } from "./api";
 import { bytes, count, duration, latencyOf, number, plural, time } from "./format";
-import { Badge, Confirm, ErrorBox, TableFrame, go, useLoad } from "./parts";
+import { Badge, Confirm, ErrorBox, Marks, Rename, TableFrame, go, useLoad } from "./parts";
 
 export function Runs() {
   const { data, error, again } = useLoad(() => get<Entry[]>("/api/runs"), [], 2);
   const [filter, setFilter] = useState("");
   const [chosen, setChosen] = useState<string[]>([]);
   const [removing, setRemoving] = useState<Entry | null>(null);
+  const [renaming, setRenaming] = useState<Entry | null>(null);
   const [failed, setFailed] = useState<unknown>(null);
   if (!data) return <><h1>Runs</h1><ErrorBox error={error} /></>;
   const active = data.filter((run) => run.state === "waiting" || run.state === "running");
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   const over = data.filter((run) => !active.includes(run)).filter((run) => {
-    const text = `${run.name} ${run.target} ${run.file_name} ${run.state} ${run.id}`.toLowerCase();
+    const told = [run.name, run.target, run.file_name, run.run?.file, run.run?.scale, ...(run.run?.tags ?? []), run.state, run.id];
+    const text = told.join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
   const cancel = (run: Entry) => call("POST", runPath(run.id, "/cancel")).then(again, setFailed);
@@ -66,15 +68,16 @@ export function Runs() {
           <TableFrame label="History of runs">
             <table>
               <thead>
-                <tr><th scope="col"><span class="visually-hidden">Choose for a comparison</span></th><th scope="col">Run</th><th scope="col">State</th><th scope="col" class="n opt">Operations</th><th scope="col" class="n">Rate</th><th scope="col" class="n opt">Bandwidth</th><th scope="col" class="n opt">p50</th><th scope="col" class="n">p99</th><th scope="col" class="n">Failed</th><th scope="col" class="n opt">Took</th><th scope="col"><span class="visually-hidden">Remove</span></th></tr>
+                <tr><th scope="col"><span class="visually-hidden">Choose for a comparison</span></th><th scope="col">Run</th><th scope="col">State</th><th scope="col" class="n opt">Operations</th><th scope="col" class="n">Rate</th><th scope="col" class="n opt">Bandwidth</th><th scope="col" class="n opt">p50</th><th scope="col" class="n">p99</th><th scope="col" class="n">Failed</th><th scope="col" class="n opt">Took</th><th scope="col"><span class="visually-hidden">Rename or remove</span></th></tr>
               </thead>
               <tbody>
-                {over.map((run) => <Row key={run.id} run={run} chosen={chosen.includes(run.id)} choose={choose} remove={() => setRemoving(run)} />)}
+                {over.map((run) => <Row key={run.id} run={run} chosen={chosen.includes(run.id)} choose={choose} rename={() => setRenaming(run)} remove={() => setRemoving(run)} />)}
               </tbody>
             </table>
           </TableFrame>
         )}
       </section>
+      {renaming && <Rename entry={renaming} onNo={() => setRenaming(null)} onDone={() => { setRenaming(null); again(); }} />}
       {removing && (
         <Confirm title={`Remove “${removing.name}”?`} text="Its folder and all its results are deleted from disk. This cannot be undone." action="Remove it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />
       )}
@@ -82,7 +85,7 @@ export function Runs() {
   );
 }
 
-function Row({ run, chosen, choose, remove }: { run: Entry; chosen: boolean; choose: (id: string, on: boolean) => void; remove: () => void }) {
+function Row({ run, chosen, choose, rename, remove }: { run: Entry; chosen: boolean; choose: (id: string, on: boolean) => void; rename: () => void; remove: () => void }) {
   const head = run.headline && run.headline.ops + run.headline.failed > 0 ? run.headline : null;
   const took = run.started && run.ended ? duration((run.ended - run.started) / 1000) : "–";
   return (
@@ -91,6 +94,7 @@ function Row({ run, chosen, choose, remove }: { run: Entry; chosen: boolean; cho
       <td class="first">
         <a href={`#/run/${encodeURIComponent(run.id)}`}>{run.name}</a>
         <div class="muted small">{time(run.submitted)} · {run.run?.target || run.target}</div>
+        <div class="clip"><Marks run={run.run} file_name={run.file_name} /></div>
         {run.run?.broken?.[0] && <div class="small bad-text clip">{run.run.broken[0]}</div>}
         {run.message && <div class="small bad-text clip">{run.message.split("\n")[0]}</div>}
       </td>
@@ -102,7 +106,7 @@ function Row({ run, chosen, choose, remove }: { run: Entry; chosen: boolean; cho
       <td class="n">{head ? latencyOf(head.ops, head.p99_ns) : "–"}</td>
       <td class={`n ${head?.failed ? "bad-text" : ""}`}>{head ? count(head.failed) : "–"}</td>
       <td class="n opt">{took}</td>
-      <td><button type="button" class="quiet" aria-label={`Remove ${run.name}`} title="Remove" onClick={remove}>✕</button></td>
+      <td class="n"><button type="button" class="quiet" aria-label={`Name and tags of ${run.name}`} title="Name and tags" onClick={rename}>✎</button><button type="button" class="quiet" aria-label={`Remove ${run.name}`} title="Remove" onClick={remove}>✕</button></td>
     </tr>
   );
 }

@@ -2,7 +2,7 @@ import test from "node:test";
 import assert from "node:assert/strict";
 import type { Sample } from "./api";
 import { clock, fineClock } from "./format";
-import { latest, lineNames, logTicks, namedTicks, nearest, overTime, ticks, timeTicks } from "./series";
+import { colorsOf, latest, lineNames, logTicks, namedTicks, nearest, overTime, ticks, timeTicks } from "./series";
 
 const operation = (name: string, ops: number) => ({
   name, kind: name, ops, bytes: ops * 10, errors: 1, mean_ns: 1, p50_ns: ops, p95_ns: 2, p99_ns: 3 * ops, max_ns: 4,
@@ -74,4 +74,16 @@ test("no two ticks have one name", () => {
   assert.ok(values.length > 3);
   assert.deepEqual(names(clock), ["0:03", "0:04"]);
   assert.deepEqual(names(fineClock), ["0:03.00", "0:03.20", "0:03.40", "0:03.60", "0:03.80", "0:04.00"]);
+});
+
+test("an operation has one colour, whatever else there is", () => {
+  const alone = colorsOf(["write"]);
+  const mixed = colorsOf(["read", "write", "read small", "read large"]);
+  assert.equal(alone.get("write"), mixed.get("write"));
+  assert.equal(new Set(mixed.values()).size, 4);
+  // The lines of a stage chosen alone, and the order in which they came, change nothing.
+  assert.equal(colorsOf(["write", "read"]).get("read"), mixed.get("read"));
+  assert.equal(colorsOf(["main read", "main write"]).get("main write"), mixed.get("write"));
+  const many = Array.from({ length: 20 }, (_, n) => `read ${n}`);
+  assert.ok([...colorsOf(many).values()].every((color) => color >= 0 && color < 8));
 });

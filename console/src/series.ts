@@ -1,6 +1,6 @@
 // From what a run tells to what a chart draws. Pure, so that it is tested without a page.
 
-import type { OperationSample, ResourceSample, Sample } from "./api";
+import type { OperationFigures, OperationSample, ResourceSample, Sample, StageFigures } from "./api";
 
 /** x and y; NaN breaks the line. */
 export type Point = [number, number];
@@ -16,7 +16,7 @@ export interface Series {
 export type Pick = (operation: OperationSample, sample: Sample) => number;
 
 /** Lines of one figure over time, a line per operation; x is seconds since `start`. */
-export function overTime(samples: Sample[], start: number, pick: Pick, names: string[]): Series[] {
+export function overTime(samples: Sample[], start: number, pick: Pick, names: string[], colors = colorsOf(names)): Series[] {
   const lines = new Map<string, Point[]>(names.map((name) => [name, []]));
   const last = new Map<string, number>();
   const several = worksSideBySide(samples);
@@ -37,7 +37,33 @@ export function overTime(samples: Sample[], start: number, pick: Pick, names: st
       last.set(name, x);
     }
   }
-  return names.map((name, color) => ({ name, color, points: lines.get(name) ?? [] }));
+  return names.map((name) => ({ name, color: colors.get(name) ?? 0, points: lines.get(name) ?? [] }));
+}
+
+/** Operations in the order of the palette. */
+const PALETTE = ["read", "write", "delete", "list", "head", "post", "copy"];
+const PALETTE_SIZE = 8;
+
+/**
+ * The colour of each line: an operation's own wherever it has a line of its own, on every plot of every run;
+ * those of several works or size classes share none with another operation of the run while colours last.
+ */
+export function colorsOf(names: string[]): Map<string, number> {
+  const own = (word: string | undefined) => PALETTE.indexOf(word ?? "");
+  const wholes = names.map((name) => own(name.split(" ").at(-1)));
+  const taken = new Set(names.flatMap((name) => name.split(" ").map(own)).filter((color) => color >= 0));
+  const colors = new Map<string, number>();
+  const used = new Set<number>();
+  names.forEach((name, n) => {
+    let color = wholes[n]!;
+    if (color < 0 || used.has(color)) {
+      const free = Array.from({ length: PALETTE_SIZE }, (_, place) => place).filter((place) => !taken.has(place) && !used.has(place));
+      color = free[0] ?? n % PALETTE_SIZE;
+    }
+    used.add(color);
+    colors.set(name, color);
+  });
+  return colors;
 }
 
 /** Name and size class. */
@@ -85,6 +111,12 @@ function joined(first: Sample, second: Sample): Sample {
   });
   const missing = first.operations.filter((one) => !second.operations.some((two) => title(two) === title(one)));
   return { ...second, seconds: first.seconds + second.seconds, operations: [...missing, ...operations] };
+}
+
+/** Lines of a run's distributions: an operation each, of its work where a stage has several. */
+export function figureName(stages: StageFigures[], operation: OperationFigures): string {
+  const several = stages.some((stage) => new Set(stage.operations.map((o) => o.work)).size > 1);
+  return several ? `${operation.work} ${operation.name}` : operation.name;
 }
 
 /** The lines there are to draw, in the order in which they came up. */

@@ -187,6 +187,45 @@ await check("a plot is zoomed and read, by pointer and by keys", async () => {
   await page.keyboard.press("Escape");
 });
 
+await check("an operation has one colour on every plot", async () => {
+  const colours = (title) => page.locator("figure.chart", { hasText: title }).first().evaluate((figure) => Object.fromEntries(
+    [...figure.querySelectorAll("button, li")].filter((item) => item.querySelector(".swatch"))
+      .map((item) => [item.textContent.trim(), [...item.querySelector(".swatch").classList].find((name) => /^c\d$/.test(name))])));
+  const [operations, response, distribution] = [await colours("Operations"), await colours("Response time, p99"), await colours("Response times")];
+  assert.ok(Object.keys(distribution).length >= 2, JSON.stringify(distribution));
+  assert.deepEqual(operations, response);
+  for (const [name, colour] of Object.entries(distribution)) assert.equal(operations[name], colour, `${name}: ${JSON.stringify(operations)}`);
+  // Of one stage alone, too.
+  const stage = page.locator("section[aria-labelledby=time-title]").getByLabel("Stage");
+  const stages = await stage.locator("option").allTextContents();
+  await stage.selectOption(stages.at(-2));
+  for (const [name, colour] of Object.entries(await colours("Operations"))) assert.equal(operations[name], colour, name);
+  await stage.selectOption("");
+});
+
+await check("a run gets another name and tags, and is found by them", async () => {
+  await page.getByRole("button", { name: "Name and tags" }).click();
+  await page.fill("#rename-name", "");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.locator("#rename-name-error").waitFor();
+  await page.fill("#rename-name", "renamed form");
+  await page.fill("#rename-tags", "hdd, monday");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("heading", { name: "renamed form" }).waitFor();
+  assert.deepEqual(await page.locator(".marks .tag").allTextContents(), ["hdd", "monday"]);
+  await goTo("/runs");
+  await page.fill("input[aria-label='Filter the history']", "monday");
+  await page.getByRole("link", { name: "renamed form" }).waitFor();
+  assert.equal(await page.locator("section[aria-labelledby=history-title] tbody tr").count(), 1);
+  await page.getByRole("button", { name: "Name and tags of renamed form" }).click();
+  await page.fill("#rename-name", "browser form");
+  await page.getByRole("button", { name: "Save" }).click();
+  await page.getByRole("link", { name: "browser form" }).waitFor();
+  await page.fill("input[aria-label='Filter the history']", "");
+  await goTo(`/run/${encodeURIComponent(first)}`);
+  await page.getByRole("heading", { name: "Files" }).waitFor();
+});
+
 await check("a run's files are downloaded, one and all", async () => {
   const save = async (link) => {
     const [download] = await Promise.all([page.waitForEvent("download"), link.click()]);
@@ -302,6 +341,20 @@ await check("objects: upload, look, download, delete", async () => {
   }, await page.getByRole("link", { name: "page.html" }).getAttribute("href"));
   assert.match(stored[0], /^attachment/);
   assert.match(stored[1], /sandbox/);
+  // Sorted by size, the largest first, and back.
+  const sorted = (names) => page.waitForFunction((wanted) => [...document.querySelectorAll("tbody td.first")].map((cell) => cell.textContent).join("|") === wanted, names.join("|"), { timeout: 5_000 });
+  await page.getByRole("button", { name: "Size" }).click();
+  await sorted(["päper & more #1.bin", "page.html"]);
+  await page.locator("th[aria-sort=descending]").waitFor();
+  await page.getByRole("button", { name: "Size" }).click();
+  await sorted(["page.html", "päper & more #1.bin"]);
+  // What the store keeps with it, its owner's own metadata apart.
+  await page.evaluate(async (path) => fetch(path, { method: "POST", headers: { "X-Cairn-Console": "1", "X-Object-Meta-Colour": "blue" } }), await page.getByRole("link", { name: "page.html" }).getAttribute("href"));
+  await page.getByRole("button", { name: "Metadata of page.html" }).click();
+  const facts = await page.locator("dialog dl.facts").last().textContent();
+  assert.match(facts, /x-object-meta-colour\s*blue/);
+  assert.match(await page.locator("dialog dl.facts").first().textContent(), /etag/);
+  await page.locator("dialog").getByRole("button", { name: "Close" }).click();
   // By what names begin with; then one alone, and several at once.
   await page.fill("input[aria-label='Names that begin with']", "pä");
   await page.getByRole("link", { name: "page.html" }).waitFor({ state: "detached" });

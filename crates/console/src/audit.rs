@@ -109,6 +109,7 @@ fn action(method: &Method, path: &str, facts: &Facts) -> Option<&'static str> {
         ("POST", ["api", "runs"]) => "run submit",
         ("POST", ["api", "runs", _, "cancel"]) => "run cancel",
         ("DELETE", ["api", "runs", _]) => "run delete",
+        ("PATCH", ["api", "runs", _]) => "run rename",
         _ => return None,
     };
     if let ["api", "runs", id, ..] = segments[..] {

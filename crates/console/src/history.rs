@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use cairn_lab::record::{self, RunFolder, RunMeta};
+use cairn_lab::rename;
 use cairn_types::calendar;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -301,6 +302,25 @@ impl History {
         }
         read.insert(id.to_owned(), (stamp, headline.clone()));
         headline
+    }
+
+    /// Gives a finished run another name, and these tags. Blocks.
+    ///
+    /// # Errors
+    /// Its record cannot be written; tags of a run that left no folder, or too many.
+    pub(crate) fn rename(&self, id: &str, name: &str, tags: Vec<String>) -> Result<()> {
+        let folder = self.folder(id);
+        let has_record = RunFolder::new(&folder).run().exists();
+        if has_record {
+            rename::rename(&folder, Some(name), |old| *old = tags)?;
+        } else if !tags.is_empty() {
+            anyhow::bail!("this run never began: it has no results that tags could tell apart");
+        }
+        let Some(mut note) = self.note(id) else {
+            return Ok(());
+        };
+        name.clone_into(&mut note.name);
+        self.write(&note)
     }
 
     /// Removes a finished run with its folder. Blocks.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cairn_http::{Context, Request, Response, Service, ServiceFuture};
 use cairn_lab::record::RunFolder;
+use cairn_lab::rename::{run_name, tag};
 use http::Method;
 use http::header::{HeaderValue, RETRY_AFTER};
 use percent_encoding::percent_decode_str;
@@ -88,6 +89,9 @@ async fn answer(console: &Arc<Console>, request: Request) -> Answer {
                 return Err(Refusal::not_found(format!("the run {id:?}")));
             }
             let id = (*id).to_owned();
+            if rest.is_empty() && request.method() == Method::PATCH {
+                return rename(console, request, id).await;
+            }
             match rest {
                 ["files", name @ ..] if !name.is_empty() => {
                     let name = decoded(&name.join("/"))?;
@@ -187,6 +191,38 @@ async fn run(console: &Arc<Console>, request: &Request, id: String, rest: &[&str
         }
         _ => Err(Refusal::not_found(request.uri().path())),
     }
+}
+
+/// The new name of a run, and all its tags.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rename {
+    name: String,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+/// Another name and other tags for a run that is over.
+async fn rename(console: &Arc<Console>, request: Request, id: String) -> Answer {
+    let facts = Facts::of(&request);
+    let asked: Rename = read_json(request, SMALL_BODY_MAX_BYTES).await?;
+    let name = run_name(&asked.name).map_err(|why| Refusal::field("name", why))?;
+    let tags: Result<Vec<String>, String> = asked.tags.iter().map(|text| tag(text)).collect();
+    let tags = tags.map_err(|why| Refusal::field("tags", why))?;
+    facts.add("name", &name);
+    let history = console.history.clone();
+    blocking(move || {
+        let entry = history
+            .entry(&id)
+            .ok_or_else(|| Refusal::not_found("the run"))?;
+        if !entry.note.state.is_over() {
+            return Err(Refusal::conflict("this run is not over: rename it then"));
+        }
+        let renamed = history.rename(&id, &name, tags);
+        renamed.map_err(|error| Refusal::conflict(&format!("{error:#}")))?;
+        Ok(done())
+    })
+    .await
 }
 
 fn get(request: &Request) -> Result<(), Refusal> {

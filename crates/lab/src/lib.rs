@@ -20,6 +20,7 @@ pub mod open;
 pub mod plan;
 pub mod plot;
 pub mod record;
+pub mod rename;
 pub mod report;
 pub mod resources;
 pub mod results;

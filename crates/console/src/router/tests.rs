@@ -220,6 +220,42 @@ async fn files_of_a_run_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_over_gets_another_name_and_tags() {
+    let bench = Bench::signed_in().await;
+    let folder = bench.dir.path().join("runs/one");
+    std::fs::create_dir(&folder).unwrap();
+    let record = r#"{"version":1,"id":"one","name":"old","tags":["hdd"],"state":"completed"}"#;
+    std::fs::write(folder.join("run.json"), record).unwrap();
+    std::fs::write(folder.join("plan.json"), "{}").unwrap();
+    let path = "/api/runs/one";
+    let asked = r#"{"name":"new","tags":[" ssd ","ssd","monday"]}"#;
+    assert_eq!(bench.status("PATCH", path, asked).await, 204);
+    let told = text(bench.call("GET", path, "", &[]).await).await;
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["entry"]["name"], "new");
+    assert_eq!(told["entry"]["run"]["tags"], json!(["ssd", "monday"]));
+    for (wrong, field) in [
+        (r#"{"name":""}"#, "name"),
+        (r#"{"name":"a\nb"}"#, "name"),
+        (r#"{"name":"a","tags":["x,y"]}"#, "tags"),
+    ] {
+        let refused = bench.call("PATCH", path, wrong, &[]).await;
+        assert_eq!(refused.status(), 400, "{wrong}");
+        let refused: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+        assert_eq!(refused["field"], field);
+    }
+    let many: Vec<String> = (0..21).map(|n| format!("\"{n}\"")).collect();
+    let many = format!(r#"{{"name":"a","tags":[{}]}}"#, many.join(","));
+    assert_eq!(bench.status("PATCH", path, &many).await, 409);
+    let unknown = r#"{"name":"a"}"#;
+    assert_eq!(bench.status("PATCH", "/api/runs/two", unknown).await, 404);
+    let meta = std::fs::read_to_string(folder.join("run.json")).unwrap();
+    let under_way = meta.replace("completed", "running");
+    std::fs::write(folder.join("run.json"), under_way).unwrap();
+    assert_eq!(bench.status("PATCH", path, asked).await, 409);
+}
+
+#[tokio::test]
 async fn the_store_is_asked_as_its_user_and_within_the_account() {
     let bench = Bench::signed_in().await;
     assert_eq!(bench.status("GET", "/swift/v1/AUTH_test/c", "").await, 401);

@@ -10,6 +10,7 @@ use super::metrics::TextFormat;
 use super::quick::Quick;
 use super::scale::Scale;
 use crate::fail_if::Condition;
+use crate::rename::{run_name, tag};
 use crate::workload::Format;
 
 #[derive(Debug, Args)]
@@ -196,29 +197,6 @@ fn name_value(text: &str) -> Result<(String, String), String> {
         return Err("the name is missing".into());
     }
     Ok((name.to_owned(), value.to_owned()))
-}
-
-/// Maximum bytes of a run's name, as the console has it, and of a tag.
-const NAME_BYTES_MAX: usize = 200;
-const TAG_BYTES_MAX: usize = 60;
-
-pub(super) fn run_name(text: &str) -> Result<String, String> {
-    match text.len() {
-        1..=NAME_BYTES_MAX if !text.contains(char::is_control) => Ok(text.to_owned()),
-        _ => Err(format!(
-            "1 to {NAME_BYTES_MAX} bytes on one line were expected"
-        )),
-    }
-}
-
-pub(super) fn tag(text: &str) -> Result<String, String> {
-    let is_plain = !text.contains(|c: char| c.is_control() || c == ',');
-    match text.trim().len() {
-        1..=TAG_BYTES_MAX if is_plain => Ok(text.trim().to_owned()),
-        _ => Err(format!(
-            "1 to {TAG_BYTES_MAX} bytes without a comma were expected"
-        )),
-    }
 }
 
 fn format_name(text: &str) -> Result<Format, String> {

@@ -6,12 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::arguments::{run_name, tag};
-use crate::record::RunFolder;
-use crate::results::{RunWriter, lock, read_folder};
-
-/// Maximum number of tags.
-const TAGS_MAX: usize = 20;
+use crate::rename::{rename, run_name, tag};
 
 #[derive(Debug, Args)]
 pub struct RenameArguments {
@@ -35,26 +30,10 @@ pub(super) fn run(arguments: &RenameArguments) -> Result<ExitCode> {
     if arguments.name.is_none() && arguments.tags.is_empty() && arguments.untags.is_empty() {
         bail!("nothing to change: give --name NAME, --tag TAG or --untag TAG");
     }
-    let folder = RunFolder::new(&arguments.run);
-    let mut meta = read_folder(&arguments.run)?.meta;
-    // A run under way would write its record over this one.
-    let _lock = lock(&folder)?;
-    if let Some(name) = &arguments.name {
-        meta.name.clone_from(name);
-    }
-    meta.tags.retain(|tag| !arguments.untags.contains(tag));
-    for tag in &arguments.tags {
-        if !meta.tags.contains(tag) {
-            meta.tags.push(tag.clone());
-        }
-    }
-    if meta.tags.len() > TAGS_MAX {
-        bail!(
-            "{} tags: at most {TAGS_MAX} are kept; --untag TAG takes one away",
-            meta.tags.len()
-        );
-    }
-    RunWriter::amend(&folder, &meta)?;
+    let meta = rename(&arguments.run, arguments.name.as_deref(), |tags| {
+        tags.retain(|tag| !arguments.untags.contains(tag));
+        tags.extend(arguments.tags.iter().cloned());
+    })?;
     println!("{}: {} {:?}", arguments.run.display(), meta.name, meta.tags);
     Ok(ExitCode::SUCCESS)
 }
@@ -63,7 +42,8 @@ pub(super) fn run(arguments: &RenameArguments) -> Result<ExitCode> {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use crate::record::RunMeta;
+    use crate::record::{RunFolder, RunMeta};
+    use crate::results::{RunWriter, read_folder};
 
     #[test]
     fn name_and_tags_change_when_the_run_is_over() {
