@@ -16,6 +16,7 @@
 //! with the state `running`, and complete lines except for the last. Times are seconds since 1970
 //! (`f64`), latencies nanoseconds, sizes bytes.
 
+mod open_loop;
 mod resumption;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::latencies::Latencies;
 use crate::plan::{OperationKind, WorkKind};
 
+pub use self::open_loop::OpenLoop;
 pub use self::resumption::{Resumption, SavedPool, SavedPools};
 
 /// Paths of a run's files.
@@ -223,65 +225,6 @@ impl WorkResult {
     pub fn open_loop(&self) -> Option<OpenLoop> {
         self.rate?;
         OpenLoop::of(&self.operations.iter().collect::<Vec<_>>(), self.seconds)
-    }
-}
-
-/// Fraction of the offered rate below which an open loop has not kept up, if requests began late
-/// too.
-const KEPT_UP_MIN: f64 = 0.98;
-/// Median delay above which a queue is not accidental.
-const MEDIAN_DELAY_MAX_NS: u64 = 10_000_000;
-/// Delay after the due time above which a request was late.
-const LATE_NS: u64 = 1_000_000;
-
-/// Figures of an open loop: rates per second, delays from due time to actual start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OpenLoop {
-    /// Rate of requests that were due.
-    pub offered: f64,
-    /// Rate of successful requests that ended.
-    pub achieved: f64,
-    /// Fraction of requests that began more than a millisecond late.
-    pub late: f64,
-    pub delay_p50_ns: u64,
-    pub delay_p99_ns: u64,
-    pub delay_max_ns: u64,
-    /// The store (or its workers) could not keep up with the offered rate: the queue grew, and
-    /// latencies depend on the length of the run.
-    pub overloaded: bool,
-}
-
-impl OpenLoop {
-    /// Figures of parts of one work that lasted `seconds`.
-    pub fn of(parts: &[&OperationResult], seconds: f64) -> Option<Self> {
-        if seconds <= 0.0 || parts.iter().all(|part| part.ended.is_none()) {
-            return None;
-        }
-        let mut delay = Latencies::new();
-        let (mut due, mut ended) = (0, 0);
-        for part in parts {
-            due += part.ops + part.failed();
-            ended += part.ended.unwrap_or(0);
-            delay.merge(&part.delay);
-        }
-        let late: u64 = delay
-            .counts()
-            .into_iter()
-            .filter(|(ns, _)| *ns > LATE_NS)
-            .map(|(_, count)| count)
-            .sum();
-        let (offered, achieved) = (due as f64 / seconds, ended as f64 / seconds);
-        let delay_p50_ns = delay.percentile(50.0);
-        Some(Self {
-            offered,
-            achieved,
-            late: late as f64 / delay.count().max(1) as f64,
-            delay_p50_ns,
-            delay_p99_ns: delay.percentile(99.0),
-            delay_max_ns: delay.max(),
-            overloaded: achieved < KEPT_UP_MIN * offered && delay_p50_ns > MEDIAN_DELAY_MAX_NS,
-        })
     }
 }
 
