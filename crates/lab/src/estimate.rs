@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::drive::special_totals;
-use crate::plan::{Operation, OperationKind, Plan, Stage, Work, WorkKind};
+use crate::plan::{Operation, OperationKind, Pacing, Plan, Stage, Work, WorkKind};
 use crate::plot::Unit;
 use crate::selector::Selector;
 
@@ -37,14 +37,14 @@ pub fn of_work(work: &Work) -> Estimate {
     };
     let operations = match is_special {
         true => Some(totals.iter().copied().fold(0, u64::saturating_add)),
-        false => work.total_ops,
+        false => main_operations(work, set),
     };
     let written = match is_special {
         true => {
             let parts = work.operations.iter().zip(&totals);
             Some(parts.map(|(o, count)| written_by(o) * *count as f64).sum())
         }
-        false => work.total_ops.map(|total| {
+        false => operations.map(|total| {
             let parts = work.operations.iter();
             let mean: f64 = parts.map(|o| share_of(work, o) * written_by(o)).sum();
             mean * total as f64
@@ -55,6 +55,23 @@ pub fn of_work(work: &Work) -> Estimate {
         // Emptying a pool performs as many operations as it has objects.
         operations: operations.filter(|count| *count < u64::MAX),
         written: written.filter(|bytes: &f64| bytes.is_finite() && *bytes < u64::MAX as f64),
+    }
+}
+
+/// Operations of a main work: its total, or those that an open loop has due within the set time. A
+/// search for the knee has other rates, and a work that ends when it is steady another time.
+fn main_operations(work: &Work, set: Option<Duration>) -> Option<u64> {
+    let is_set = work.knee.is_none() && work.steady.is_none() && work.total_bytes.is_none();
+    let rate = match work.pacing {
+        Pacing::Open { rate, .. } if is_set => Some(rate),
+        _ => None,
+    };
+    let due = rate
+        .zip(set)
+        .map(|(rate, set)| (rate * set.as_secs_f64()) as u64);
+    match (work.total_ops, due) {
+        (Some(total), Some(due)) => Some(total.min(due)),
+        (total, due) => total.or(due),
     }
 }
 
@@ -180,6 +197,7 @@ pub fn plan_words(plan: &Plan) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Arrivals;
     use crate::workload::{Options, read};
 
     fn plan(text: &str) -> Plan {
@@ -222,6 +240,18 @@ mod tests {
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }
+        // An open loop's operations are those that are due, whatever the store does.
+        let mut open = plan.stages[1].works[0].clone();
+        open.pacing = Pacing::Open {
+            rate: 100.0,
+            arrivals: Arrivals::Constant,
+        };
+        let estimate = of_work(&open);
+        let expected = (Some(35.0), Some(3500), Some(3500.0 * 0.2 * 64e3));
+        let found = (estimate.seconds, estimate.operations, estimate.written);
+        assert_eq!(found, expected);
+        open.total_ops = Some(10);
+        assert_eq!(of_work(&open).operations, Some(10));
         let sizes = plan.stages[0].works[0].operations[0].sizes.as_ref();
         assert_eq!(size_words(sizes.unwrap()), "1 MB to 3 MB (mean 2 MB)");
     }
