@@ -53,8 +53,37 @@ pub(crate) struct Outcome {
 struct Work {
     /// The segment with a nested manifest's bytes, by the manifest's name.
     flat: HashMap<Arc<str>, Arc<Segment>>,
-    /// All segments that versions of the file were seen to refer to, and those created here.
-    seen: HashSet<Arc<Segment>>,
+    /// Segments created here, and those of versions that were replaced here. What another mount has
+    /// replaced is its business: under the name there may be another file now, and the one before may
+    /// have another name.
+    replaced: HashSet<Arc<Segment>>,
+    /// Segments of versions whose replacement is in doubt.
+    doubtful: HashSet<Arc<Segment>>,
+}
+
+impl Work {
+    /// Finds out from a version that is there whether replacements in doubt have taken place. Nobody else
+    /// knows the segments that were created here.
+    fn settle(&mut self, layout: &Layout) {
+        let segments = layout.segments();
+        let mut flat = self.flat.values();
+        if flat.any(|flat| segments.contains(flat)) {
+            self.replaced.extend(self.doubtful.drain());
+        }
+    }
+
+    /// Segments that nothing refers to while the name has this version.
+    fn unused(self, layout: &Layout) -> Vec<Arc<Segment>> {
+        // A version with segments of here may be under another name: they stay for the sweep.
+        if !self.doubtful.is_empty() {
+            return Vec::new();
+        }
+        let needed: HashSet<Arc<Segment>> = layout.segments().into_iter().collect();
+        let unused = self.replaced.into_iter();
+        let mut unused: Vec<Arc<Segment>> = unused.filter(|s| !needed.contains(s)).collect();
+        unused.sort_by(|one, two| one.name.name.cmp(&two.name.name));
+        unused
+    }
 }
 
 /// A hash that all mounts compute alike: FNV-1a, and a final mixing step.
@@ -95,16 +124,8 @@ impl<S: Store> Committer<S> {
             Err(error) => (Err(error), None),
         };
         // Nothing is removed before the version without it is known to be on the store.
-        let unused = match layout {
-            Some(layout) => {
-                let needed: HashSet<Arc<Segment>> = layout.segments().into_iter().collect();
-                work.seen.retain(|segment| !needed.contains(segment));
-                let mut unused: Vec<Arc<Segment>> = work.seen.into_iter().collect();
-                unused.sort_by(|one, two| one.name.name.cmp(&two.name.name));
-                unused
-            }
-            None => Vec::new(),
-        };
+        let unused = layout.map(|layout| work.unused(&layout));
+        let unused = unused.unwrap_or_default();
         self.remove(self.superseded.add(unused)).await;
         outcome
     }
@@ -133,7 +154,7 @@ impl<S: Store> Committer<S> {
                 Err(error) if error.why == Why::Changed => continue,
                 Err(error) => return Err(error),
             };
-            work.seen.extend(layout.segments());
+            work.settle(&layout);
             let (mine, others) = self.shares(&stat, &layout, share);
             match self.make_flat(&layout, &mine, work).await {
                 Ok(()) => {}
@@ -158,6 +179,7 @@ impl<S: Store> Committer<S> {
                 .put_manifest(name, &stat.headers, &swapped, expect);
             match put.await {
                 Ok(after) => {
+                    work.replaced.extend(layout.segments());
                     let layout = self.layout_of(swapped).await?;
                     flattened = Some(Flattened {
                         before: stat.etag,
@@ -167,7 +189,11 @@ impl<S: Store> Committer<S> {
                     let left = others;
                     return Ok((Outcome { flattened, left }, Some(layout)));
                 }
-                Err(error) if asks_for_a_look(&error) => {}
+                Err(error) if asks_for_a_look(&error) => {
+                    if error.is_in_doubt {
+                        work.doubtful.extend(layout.segments());
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -206,7 +232,7 @@ impl<S: Store> Committer<S> {
             futures_util::stream::iter(todo.into_iter().map(make)).buffer_unordered(CONCURRENT_MAX);
         while let Some(made) = made.next().await {
             let (name, flat) = made?;
-            work.seen.insert(flat.clone());
+            work.replaced.insert(flat.clone());
             work.flat.insert(name, flat);
         }
         Ok(())

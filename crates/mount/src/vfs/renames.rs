@@ -501,6 +501,7 @@ impl<S: Store> Vfs<S> {
         begun: Time,
         marks: &[Mark],
     ) -> FsResult<Removed> {
+        let is_same = |one: &Stat, two: &Stat| one.etag == two.etag && one.bytes == two.bytes;
         let mut shared = Vec::new();
         for _ in 0..COPIES_MAX {
             let stat = match self.store.head_newest(name).await {
@@ -518,9 +519,9 @@ impl<S: Store> Vfs<S> {
                 Err(error) => return Err(error.into()),
             };
             let is_copied = match there {
-                Some(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
-                    self.list_again(new, &there).await?
-                }
+                // Another host has made the copy a hard link, which it has listed.
+                Some(there) if is_same(&there, &stat) && there.home.is_some() => true,
+                Some(there) if is_same(&there, &stat) => self.list_again(new, &there).await?,
                 Some(there) if there.changed > begun => {
                     both_stay(name, new);
                     return Ok(Removed::Other);

@@ -1,5 +1,7 @@
 //! Files of many small parts: nested manifests, and flattening.
 
+use futures_util::FutureExt;
+
 use super::*;
 use crate::flatten::Share;
 
@@ -200,4 +202,44 @@ async fn a_store_without_room_gets_it_from_superseded_versions() {
     let removals = std::mem::take(&mut *vfs.background.lock());
     removals.join_all().await;
     assert_eq!(segments(&store), needed(&store, "f").await);
+}
+
+/// Another host gives the file another name during its flattening, and its name to another file.
+#[tokio::test]
+async fn a_file_that_was_renamed_while_it_was_flattened_keeps_its_segments() {
+    let other = pattern(1000);
+    let mut renamed = 0;
+    for number in 0.. {
+        let store = MemoryStore::default();
+        let mounts: Vec<_> = (0..2).map(|_| host(&store)).collect();
+        strides(&mounts).await;
+        let flattening = &mounts[0];
+        flattening.put("x", &other).await.unwrap();
+        let there = host(&store.beside());
+        let (mut requests, moves) = (0, Arc::new(Mutex::new(None)));
+        let moved = moves.clone();
+        store.fail(move |_, _| {
+            if requests == number {
+                let moves = async {
+                    there.rename((ROOT, "f"), (ROOT, "g"), false).await?;
+                    there.rename((ROOT, "x"), (ROOT, "f"), false).await
+                };
+                *moved.lock() = moves.now_or_never();
+            }
+            requests += 1;
+            None
+        });
+        let flattened = flattening.committer.flatten("f", Share::All).await;
+        store.heal();
+        let Some(result) = moves.lock().take() else {
+            break;
+        };
+        result.unwrap();
+        flattened.unwrap();
+        flattening.settle().await;
+        assert_eq!(store.whole("g").unwrap(), whole(), "before {number}");
+        assert_eq!(store.whole("f").unwrap(), other, "before {number}");
+        renamed += 1;
+    }
+    assert!(renamed > 10);
 }

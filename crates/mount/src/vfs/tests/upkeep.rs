@@ -249,6 +249,35 @@ async fn what_was_copied_already_is_listed_again_before_its_old_name_goes() {
     assert!(other.ino("from").await.is_err());
 }
 
+/// Another host gives the copy a second name before the old one has gone.
+#[tokio::test]
+async fn what_was_copied_and_is_a_hard_link_now_is_moved() {
+    for bytes in [10, 1000] {
+        let store = MemoryStore::default();
+        store.tell_links_apart();
+        let vfs = mount(&store);
+        vfs.mkdir(ROOT, "from", OWNER).await.unwrap();
+        vfs.put("from/a", &pattern(bytes)).await.unwrap();
+        store.fail(|verb, name| {
+            (verb == "DELETE" && name.starts_with("from")).then_some(Why::Unavailable)
+        });
+        let renamed = vfs.rename((ROOT, "from"), (ROOT, "to"), false).await;
+        assert!(renamed.is_err());
+        store.heal();
+        drop(vfs);
+        let other = mount(&store);
+        let ino = other.ino("to/a").await.unwrap();
+        other.link(ino, ROOT, "b").await.unwrap();
+        other.resume_renames(Duration::ZERO).await.unwrap();
+        assert!(other.ino("from").await.is_err());
+        other.settle().await;
+        sweep(&store, SWEEP).await;
+        for name in ["to/a", "b"] {
+            assert!(other.get(name).await.unwrap() == pattern(bytes), "{name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_was_written_under_the_new_name_meanwhile_stays() {
     let store = MemoryStore::default();

@@ -104,7 +104,11 @@ impl Model {
     /// May a name be made to lead to a file? That is of a call that gives a name to what led there.
     pub(super) fn may_lead(&self, name: &str, home: &str) -> bool {
         self.intents().any(|(_, intent)| match intent {
-            Intent::Link { from, to } => to == name && self.leads.has(from, home),
+            Intent::Link { node, from, to } => {
+                let node = self.nodes.get(node);
+                let is_moved = || node.is_some_and(|node| self.leads.is_of(node, home));
+                to == name && (self.leads.has(from, home) || is_moved())
+            }
             Intent::Rename { from, to } => {
                 let before = moved(name, to, from);
                 before.is_some_and(|before| self.leads.has(&before, home))

@@ -29,7 +29,7 @@ pub(super) struct Node {
     pub(super) paths: Vec<String>,
     ops: Vec<Op>,
     count: u64,
-    /// The moment at which it got its name.
+    /// A moment before its name was looked up.
     since: u64,
     /// It may have been removed here: what is written goes with it.
     pub(super) is_removed: bool,
@@ -103,11 +103,10 @@ impl Model {
         self.wrong.get_or_insert(what);
     }
 
-    /// A mount's node has a name.
-    pub(super) fn named(&mut self, id: Id, path: &str) {
-        let now = self.now();
+    /// A mount's node has a name, which was looked up at some moment after `since`.
+    pub(super) fn named(&mut self, id: Id, path: &str, since: u64) {
         let fresh = || Node {
-            since: now,
+            since,
             ..Node::default()
         };
         let node = self.nodes.entry(id).or_insert_with(fresh);

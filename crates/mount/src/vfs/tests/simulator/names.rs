@@ -1,6 +1,6 @@
 //! Names: which calls may make and remove them, and when they were there.
 
-use super::model::{Model, Version};
+use super::model::{Id, Model, Version};
 
 /// A call that changes names, until it has ended well. One that has failed or whose mount has crashed
 /// may go on: its last requests are on their way, or another mount finishes it.
@@ -12,8 +12,9 @@ pub(super) enum Intent {
         from: String,
         to: String,
     },
-    /// A file gets another name.
+    /// A file gets another name, also if a rename has moved it from where it was looked up.
     Link {
+        node: Id,
         from: String,
         to: String,
     },
@@ -35,7 +36,7 @@ fn is_above(above: &str, name: &str) -> bool {
 impl Model {
     /// A call begins; returns its number.
     pub(super) fn begin(&mut self, mount: usize, intent: Intent) -> usize {
-        if let Intent::Link { from, to } = &intent {
+        if let Intent::Link { from, to, .. } = &intent {
             for (id, node) in &mut self.nodes {
                 if id.0 == mount && node.paths.contains(from) && !node.paths.contains(to) {
                     node.paths.push(to.clone());

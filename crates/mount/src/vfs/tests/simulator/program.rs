@@ -201,7 +201,8 @@ impl Program {
                     model.done(intent);
                     open.id.1 = attr.ino;
                     open.handle = handle;
-                    model.named(open.id, &self.vfs.path(attr.ino).unwrap_or(file.to_owned()));
+                    let path = self.vfs.path(attr.ino).unwrap_or(file.to_owned());
+                    model.named(open.id, &path, open.since);
                     if mode.truncates {
                         model.is_local(open.id);
                     }
@@ -214,7 +215,7 @@ impl Program {
         {
             let path = self.vfs.path(ino).unwrap_or(file.to_owned());
             let mut model = self.world.model.lock();
-            model.named(open.id, &path);
+            model.named(open.id, &path, open.since);
         }
         let lock = self.locks.file(ino);
         let _alone = match mode.truncates {
@@ -236,7 +237,7 @@ impl Program {
             }
             // Another host may have made it a hard link meanwhile.
             if let (Ok(_), Ok(path)) = (&opened, self.vfs.path(ino)) {
-                model.named(open.id, &path);
+                model.named(open.id, &path, open.since);
             }
         }
         open.handle = opened?.0;
@@ -547,6 +548,7 @@ impl Program {
         let file = self.locks.file(attr.ino);
         let _alone = file.write().await;
         let (since, intent) = self.begin(Intent::Link {
+            node: (self.mount, attr.ino),
             from: from.to_owned(),
             to: to.to_owned(),
         });
