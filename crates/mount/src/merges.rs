@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::error::{FsError, FsResult};
+
 /// The merges of a file by this mount, and the calls that wait for one.
 #[derive(Debug, Default)]
 pub(crate) struct Merges {
     /// Number of merges that have begun, and the last of them that was stored.
     begun: u64,
     stored: u64,
+    /// The last merge that has failed, until one is stored.
+    failed: Option<(u64, FsError)>,
     /// Duration of the last merge, from when it had the version that it was made over.
     pub(crate) took: Duration,
     /// The last merge has lost a swap to another mount.
@@ -42,7 +46,22 @@ impl Merges {
         self.stored >= number
     }
 
-    pub(crate) fn stored(&mut self, number: u64) {
-        self.stored = number;
+    /// The end of a merge, or of a later one: a call that waits for it has the same result, since another
+    /// try of each would have them wait for a store that is away one after the other. `None` while it is
+    /// not over, or if it was given up.
+    pub(crate) fn result(&self, number: u64) -> Option<FsResult<()>> {
+        if self.has(number) {
+            return Some(Ok(()));
+        }
+        let failed = self.failed.as_ref();
+        let failed = failed.filter(|(failed, _)| *failed >= number);
+        failed.map(|(_, error)| Err(error.clone()))
+    }
+
+    pub(crate) fn ended(&mut self, number: u64, result: &FsResult<()>) {
+        match result {
+            Ok(()) => (self.stored, self.failed) = (number, None),
+            Err(error) => self.failed = Some((number, error.clone())),
+        }
     }
 }

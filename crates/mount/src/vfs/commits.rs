@@ -97,8 +97,8 @@ impl<S: Store> Vfs<S> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
         match waiting.end() {
-            true => Ok(()),
-            false => self.commit_locked(node).await,
+            Some(result) => result,
+            None => self.commit_locked(node).await,
         }
     }
 
@@ -110,9 +110,7 @@ impl<S: Store> Vfs<S> {
         if let Some(turn) = turn {
             self.committer.end_turn(turn).await;
         }
-        if result.is_ok() {
-            node.state.lock().merges.stored(number);
-        }
+        node.state.lock().merges.ended(number, &result);
         result
     }
 

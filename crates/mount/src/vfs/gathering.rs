@@ -1,15 +1,18 @@
 //! Merges that calls share. A merge of a file of many small parts writes indexes of nearly all of it,
 //! and who writes the file waits meanwhile: with a merge for each of many writers most of what is sent
 //! would be indexes. So a close of such a file waits, while other handles write it, and one merge has
-//! what all of them have written. A call returns when a merge that began after it is stored.
+//! what all of them have written. A call returns when a merge that began after it is stored, or has
+//! failed.
 //!
-//! An `fsync` does not wait: the kernel holds the file's lock meanwhile, so that nobody could write.
+//! An `fsync` does not wait for writers: the kernel holds the file's lock meanwhile, so that nobody could
+//! write, nor call `fsync`. Those that do arrive at once share a merge all the same.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Vfs;
 use super::tree::{Node, State};
+use crate::error::FsResult;
 use crate::store::Store;
 use crate::time::Instant;
 
@@ -43,11 +46,11 @@ impl Waiting {
         }
     }
 
-    /// The merge begins: calls from now on wait for the next one. Returns true if a merge since the
-    /// call has stored what it waits for. The caller holds the node's `mutation`.
-    pub(super) fn end(mut self) -> bool {
+    /// The merge begins: calls from now on wait for the next one. Returns the result of a merge that has
+    /// begun since the call, if there was one. The caller holds the node's `mutation`.
+    pub(super) fn end(mut self) -> Option<FsResult<()>> {
         self.let_go();
-        self.node.state.lock().merges.has(self.number)
+        self.node.state.lock().merges.result(self.number)
     }
 
     fn let_go(&mut self) {

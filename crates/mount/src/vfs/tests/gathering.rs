@@ -99,6 +99,62 @@ async fn who_writes_alone_does_not_wait() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
+/// Writers that call `fsync` at once, of which the store refuses the first `fails` swaps; their results,
+/// and the number of swaps.
+async fn syncs_at_once(fails: usize) -> (Vec<FsResult<()>>, usize) {
+    let store = MemoryStore::default();
+    let host = host(&store);
+    host.put("f", &pattern(100)).await.unwrap();
+    let ino = host.ino("f").await.unwrap();
+    let mut handles = Vec::new();
+    for writer in 0..WRITERS {
+        let (handle, _) = host.open(ino, WRITE).await.unwrap();
+        for number in 0..RECORDS {
+            let place = number * WRITERS + writer;
+            let offset = (place * RECORD) as u64;
+            let written = host.write(handle, offset, record(place).into(), false);
+            written.await.unwrap();
+        }
+        handles.push(handle);
+    }
+    store.take_calls();
+    store.take_turns(3);
+    let mut left = fails;
+    store.fail(move |verb, name| {
+        let is_failed = verb == "PUT" && name == "f" && left > 0;
+        left -= usize::from(is_failed);
+        is_failed.then_some(Why::Refused)
+    });
+    let sync = |handle: u64| {
+        let host = host.clone();
+        tokio::spawn(async move { host.sync(handle).await })
+    };
+    let syncs: Vec<_> = handles.iter().map(|handle| sync(*handle)).collect();
+    let mut results = Vec::new();
+    for sync in syncs {
+        results.push(sync.await.unwrap());
+    }
+    let calls = merges(&store.take_calls());
+    let is_stored = (0..WRITERS).all(|writer| has(&store, writer, WRITERS));
+    assert!(is_stored || results.iter().all(Result::is_err));
+    store.heal();
+    for handle in handles {
+        host.close(handle).await.unwrap();
+    }
+    assert!((0..WRITERS).all(|writer| has(&store, writer, WRITERS)));
+    (results, calls)
+}
+
+#[tokio::test]
+async fn syncs_at_once_share_a_merge_and_its_failure() {
+    let (results, merges) = syncs_at_once(0).await;
+    assert!(results.iter().all(Result::is_ok) && merges == 1, "{merges}");
+    // One attempt is repeated, as after a lost swap; it fails twice.
+    let (results, merges) = syncs_at_once(1000).await;
+    assert!(results.iter().all(Result::is_err), "{results:?}");
+    assert!(merges <= 2, "{merges} for {WRITERS} writers");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_close_that_is_given_up_keeps_nobody() {
     let store = MemoryStore::default();
