@@ -309,3 +309,100 @@ async fn a_file_is_not_flattened_while_it_is_written_here() {
     host.settle().await;
     assert!(!needed(&store, "f").await.iter().any(is_index));
 }
+
+/// The host that is killed, once it has the turn.
+#[derive(Default)]
+struct Victim {
+    host: Option<usize>,
+    requests: usize,
+    killed: Option<tokio::time::Instant>,
+    /// The calls of each host.
+    calls: Vec<tokio::task::AbortHandle>,
+}
+
+/// Hosts that close one file at once, of which the first that has the turn is killed before a later
+/// request of its own. Returns false if it has made fewer.
+async fn killed_in_its_turn(seed: u64, number: usize) -> bool {
+    let store = MemoryStore::default();
+    store.take_turns(seed);
+    let victim = Arc::new(Mutex::new(Victim::default()));
+    let links: Vec<_> = (0..WRITERS).map(|_| store.beside()).collect();
+    let hosts: Vec<_> = links.iter().map(host).collect();
+    hosts[0].put("f", &pattern(100)).await.unwrap();
+    // What each of them has stored before.
+    let last = WRITERS * RECORDS;
+    for (writer, host) in hosts.iter().enumerate() {
+        let (handle, _) = host
+            .open(host.ino("f").await.unwrap(), WRITE)
+            .await
+            .unwrap();
+        let place = last + writer;
+        let written = host.write(handle, (place * RECORD) as u64, record(place).into(), false);
+        written.await.unwrap();
+        host.close(handle).await.unwrap();
+    }
+    for (me, link) in links.iter().enumerate() {
+        let victim = victim.clone();
+        link.fail(move |verb, name| {
+            let mut victim = victim.lock();
+            if victim.host.is_none() && verb == "PUT" && name.ends_with("/turn") {
+                victim.host = Some(me);
+                return None;
+            }
+            if victim.host != Some(me) {
+                return None;
+            }
+            victim.requests += 1;
+            if victim.requests <= number {
+                return None;
+            }
+            victim.killed.get_or_insert_with(tokio::time::Instant::now);
+            victim.calls[me].abort();
+            Some(Why::Unavailable)
+        });
+    }
+    let calls: Vec<_> = hosts
+        .iter()
+        .enumerate()
+        .map(|(me, host)| tokio::spawn(write(host.clone(), store.clone(), me, WRITERS)))
+        .collect();
+    victim.lock().calls = calls.iter().map(|call| call.abort_handle()).collect();
+    let mut ended = Vec::new();
+    for call in calls {
+        ended.push(call.await.is_ok());
+    }
+    let (me, killed) = {
+        let victim = victim.lock();
+        (victim.host.unwrap(), victim.killed)
+    };
+    let Some(killed) = killed else {
+        return false;
+    };
+    assert!(
+        killed.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        killed.elapsed()
+    );
+    for writer in 0..WRITERS {
+        let is_there = ended[writer] && has(&store, writer, WRITERS);
+        assert!(is_there || writer == me, "{number}: writer {writer}");
+        let at = (last + writer) * RECORD;
+        let stored = store.whole("f").unwrap().slice(at..at + RECORD);
+        assert!(stored == record(last + writer), "{number}: writer {writer}");
+    }
+    true
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_killed_in_its_turn_keeps_nobody_for_long() {
+    for seed in 0..5 {
+        crate::simulated::begin(seed, None);
+        let mut killed = 0;
+        while killed_in_its_turn(seed, killed).await {
+            killed += 1;
+        }
+        // Each of its requests until the turn is removed.
+        assert!(killed > 2, "{killed}");
+    }
+    crate::simulated::end();
+}
