@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::PebblesError;
 use crate::format::{BATCH_SOFT_MAX, Class, NewRecord};
@@ -13,6 +13,9 @@ use crate::store::{Change, Reply, Store};
 /// Writes that may wait; together with [`WAITING_BYTES`].
 const WAITING_MAX: usize = 4096;
 const WAITING_BYTES: usize = 64 << 20;
+/// Turns of the processor that are left to other threads before the committer sleeps. Whoever waits for what
+/// was just written comes back with the next write: to wake a thread for it costs both more.
+const YIELDS: usize = 4;
 
 struct Waiting {
     changes: VecDeque<(Change, Reply, usize)>,
@@ -117,11 +120,18 @@ fn run(store: &Store, queue: &Queue) {
     loop {
         let taken: Vec<_> = {
             let mut waiting = queue.waiting.lock();
+            let mut yields = 0;
             while waiting.changes.is_empty() {
                 if waiting.is_closed {
                     return;
                 }
+                if yields < YIELDS {
+                    yields += 1;
+                    MutexGuard::unlocked(&mut waiting, std::thread::yield_now);
+                    continue;
+                }
                 queue.more.wait(&mut waiting);
+                yields = YIELDS;
             }
             // A batch: whoever waits for the next one is not waited for.
             let mut bytes = 0;
