@@ -49,7 +49,7 @@ pub use metadata::Metadata;
 pub use reader::ObjectReader;
 pub use unreadable::Unreadable;
 
-/// What engines owe to containers: see [`cairn_device::Ledger`].
+/// Rows that engines owe to containers: see [`cairn_device::Ledger`].
 pub mod owed {
     pub use cairn_device::{Debt, Ledger, Owed};
 }

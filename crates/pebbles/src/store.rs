@@ -209,6 +209,11 @@ impl Store {
         self.ledger.take_failed(most)
     }
 
+    /// Whether any row is owed.
+    pub fn owes_rows(&self) -> bool {
+        self.ledger.mark().is_some()
+    }
+
     pub fn rules(&self) -> Rules {
         self.config.rules
     }

@@ -78,8 +78,11 @@ impl PebblesEngine {
         let Some(opened) = self.store_if_there(disk, object.at.policy)? else {
             return Ok(false);
         };
+        opened.keep_all_rows(disk, object.at.policy)?;
         let entries = opened.store().index().get(object.at.partition, object.hash);
-        if entries.is_empty() || state_of(&entries) != *state {
+        let is_same = !entries.is_empty() && state_of(&entries) == *state;
+        let may_go = kind == Kind::Quarantined || opened.is_settled(disk, &entries);
+        if !is_same || !may_go {
             return Ok(false);
         }
         let store = opened.store();
@@ -196,12 +199,14 @@ impl Handover for PebblesEngine {
         let Some(opened) = self.store_if_there(disk, at.policy)? else {
             return Ok(0);
         };
+        opened.keep_all_rows(disk, at.policy)?;
         let chosen: Vec<_> = contents.chosen(only, keep).collect();
         let mut removed = 0;
         for together in chosen.chunks(TOGETHER) {
             let changes = together.iter().filter_map(|(_, hash, state)| {
                 let entries = opened.store().index().get(at.partition, *hash);
                 let is_same = !entries.is_empty() && state_of(&entries) == **state;
+                let is_same = is_same && opened.is_settled(disk, &entries);
                 let expected = Expected::Entries(entries);
                 is_same.then(|| removal(at, *hash, Kind::Removed, None, expected, ""))
             });

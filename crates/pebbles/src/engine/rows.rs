@@ -9,18 +9,34 @@ use cairn_types::PolicyIndex;
 
 use super::stores::Opened;
 use crate::error::ReadError;
-use crate::object::EntryKind;
+use crate::object::{Entry, EntryKind};
 use crate::store::Stored;
 
 /// Rows kept in one step: each is a file that is synced.
 const ROWS_OF_STEP: usize = 32;
 
+/// Rows are durable, or kept for later, in far less than this.
+const OWED_SECS: u64 = 30;
+
 impl Opened {
+    /// Keeps all rows that nobody has: their records are about to go.
+    pub(super) fn keep_all_rows(&self, disk: &Disk, policy: PolicyIndex) -> Result<(), DiskError> {
+        while self.keep_rows(disk, policy)? {}
+        Ok(())
+    }
+
+    /// Whether an object may be handed over: no row is owed that its record alone can make again.
+    pub(super) fn is_settled(&self, disk: &Disk, entries: &[Entry]) -> bool {
+        let newest = entries.iter().map(|entry| entry.timestamp.secs()).max();
+        let age = super::now(disk).secs().saturating_sub(newest.unwrap_or(0));
+        !self.store().owes_rows() || age > OWED_SECS
+    }
+
     /// Keeps some of the rows that nobody has; false where there are none.
     pub(super) fn keep_rows(&self, disk: &Disk, policy: PolicyIndex) -> Result<bool, DiskError> {
         let failed = self.store().take_failed_rows(ROWS_OF_STEP);
         let is_some = !failed.is_empty();
-        // What cannot be kept now is owed still: its debt is dropped.
+        // One that cannot be kept now is owed still: its debt is dropped.
         for (owed, debt) in failed {
             self.keep_row(disk, policy, owed)?;
             debt.settle();

@@ -19,6 +19,7 @@ mod bounds;
 mod failed;
 mod idle;
 mod large;
+mod rows;
 
 const AT: PartitionKey = PartitionKey {
     policy: PolicyIndex(0),

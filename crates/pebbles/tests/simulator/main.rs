@@ -8,6 +8,7 @@
 
 mod disk;
 mod model;
+mod owed;
 mod world;
 
 use cairn_types::plant::Plant;

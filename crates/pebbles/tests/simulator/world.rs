@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_disk::owed::{Debt, Owed};
+use cairn_disk::owed::Debt;
 use cairn_pebbles::format::{Class, Kind, NewRecord};
 use cairn_pebbles::object::{Entry, EntryKind, Rules};
 use cairn_pebbles::{
@@ -24,7 +24,7 @@ pub(crate) struct World {
     dice: SplitMix,
     disk: SimDisk,
     model: Model,
-    store: Option<(Arc<Store>, Upkeep)>,
+    pub(super) store: Option<(Arc<Store>, Upkeep)>,
     clock: Arc<AtomicU64>,
     keys: Vec<Key>,
     volume_bytes: u64,
@@ -41,12 +41,12 @@ pub(crate) struct World {
     /// are still leaving the index.
     may_be_leaving: bool,
     /// Rows of acknowledged records that nobody has made durable; and debts that somebody has.
-    owed: BTreeSet<(Key, Timestamp)>,
-    debts: Vec<((Key, Timestamp), Debt)>,
+    pub(super) owed: BTreeSet<(Key, Timestamp)>,
+    pub(super) debts: Vec<((Key, Timestamp), Debt)>,
     is_verbose: bool,
 }
 
-type Checked = Result<(), String>;
+pub(super) type Checked = Result<(), String>;
 
 impl World {
     pub(crate) fn new(seed: u64, is_verbose: bool) -> Self {
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.dice.number() % n.max(1)
     }
 
@@ -176,58 +176,6 @@ impl World {
             return Err(format!("nothing has rotted, and recovery says {report:?}"));
         }
         Ok(())
-    }
-
-    /// Every row that is owed is made anew, unless its record counts no longer; some of them are then
-    /// durable.
-    fn check_owed(&mut self) -> Checked {
-        let Some((store, _)) = &self.store else {
-            return Ok(());
-        };
-        let store = store.clone();
-        let made = store.take_failed_rows(usize::MAX);
-        for (key, timestamp) in &self.owed {
-            let entries = store.index().get(key.0, key.1);
-            let counts = entries.iter().any(|entry| {
-                let is_of_row = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
-                // One of the same time that owes none may have taken its place.
-                is_of_row && entry.timestamp == *timestamp && entry.external.is_none()
-            });
-            let is_it =
-                |(owed, _): &(Owed, Debt)| (owed.hash, owed.timestamp) == (key.1, *timestamp);
-            if counts && !made.iter().any(is_it) && !self.is_hit(*key) {
-                let hash = key.1.0[0];
-                return Err(format!(
-                    "{hash:02x}: the row of {timestamp:?} is owed, and lost"
-                ));
-            }
-        }
-        let debts = made.into_iter();
-        let debts = debts.map(|(owed, debt)| (((owed.partition, owed.hash), owed.timestamp), debt));
-        self.debts = debts.collect();
-        self.settle_some();
-        Ok(())
-    }
-
-    /// Makes some rows durable that are owed; others are dropped, and taken again.
-    fn settle_some(&mut self) {
-        let debts = std::mem::take(&mut self.debts);
-        for (what, debt) in debts {
-            match self.below(4) {
-                0 | 1 => {
-                    debt.settle();
-                    self.owed.remove(&what);
-                }
-                2 => drop(debt),
-                _ => self.debts.push((what, debt)),
-            }
-        }
-        if let Some((store, _)) = &self.store {
-            for (owed, debt) in store.take_failed_rows(2) {
-                let what = ((owed.partition, owed.hash), owed.timestamp);
-                self.debts.push((what, debt));
-            }
-        }
     }
 
     /// Runs the seed.
@@ -577,7 +525,7 @@ impl World {
         }
     }
 
-    fn is_hit(&self, key: Key) -> bool {
+    pub(super) fn is_hit(&self, key: Key) -> bool {
         self.model
             .objects
             .get(&key)

@@ -1,0 +1,60 @@
+//! Rows that records owe: made durable in part, and made again after a power cut.
+
+use cairn_disk::owed::{Debt, Owed};
+use cairn_pebbles::object::EntryKind;
+
+use crate::world::{Checked, World};
+
+impl World {
+    /// Every row that is owed is made anew, unless its record counts no longer; some of them are then
+    /// durable.
+    pub(super) fn check_owed(&mut self) -> Checked {
+        let Some((store, _)) = &self.store else {
+            return Ok(());
+        };
+        let store = store.clone();
+        let made = store.take_failed_rows(usize::MAX);
+        for (key, timestamp) in &self.owed {
+            let entries = store.index().get(key.0, key.1);
+            let counts = entries.iter().any(|entry| {
+                let is_of_row = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
+                // One of the same time that owes none may have taken its place.
+                is_of_row && entry.timestamp == *timestamp && entry.external.is_none()
+            });
+            let is_it =
+                |(owed, _): &(Owed, Debt)| (owed.hash, owed.timestamp) == (key.1, *timestamp);
+            if counts && !made.iter().any(is_it) && !self.is_hit(*key) {
+                let hash = key.1.0[0];
+                return Err(format!(
+                    "{hash:02x}: the row of {timestamp:?} is owed, and lost"
+                ));
+            }
+        }
+        let debts = made.into_iter();
+        let debts = debts.map(|(owed, debt)| (((owed.partition, owed.hash), owed.timestamp), debt));
+        self.debts = debts.collect();
+        self.settle_some();
+        Ok(())
+    }
+
+    /// Makes some rows durable that are owed; others are dropped, and taken again.
+    pub(super) fn settle_some(&mut self) {
+        let debts = std::mem::take(&mut self.debts);
+        for (what, debt) in debts {
+            match self.below(4) {
+                0 | 1 => {
+                    debt.settle();
+                    self.owed.remove(&what);
+                }
+                2 => drop(debt),
+                _ => self.debts.push((what, debt)),
+            }
+        }
+        if let Some((store, _)) = &self.store {
+            for (owed, debt) in store.take_failed_rows(2) {
+                let what = ((owed.partition, owed.hash), owed.timestamp);
+                self.debts.push((what, debt));
+            }
+        }
+    }
+}
