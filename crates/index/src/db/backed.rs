@@ -16,7 +16,7 @@ use crate::rank::{Rank, Ranked};
 /// Rows that are merged at once.
 const MERGED_AT: usize = 2000;
 /// Rows that may be owed; further ones are logged.
-const OWED_MAX: usize = 16_000;
+const OWED_MAX: usize = 6000;
 /// The longest that a row waits for others.
 const AGE_MAX: Duration = Duration::from_secs(1);
 /// Rows that could not be merged for so long are left to the log of objects.

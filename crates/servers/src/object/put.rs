@@ -209,8 +209,7 @@ impl Inner {
             promise::note(&mut writing, &written);
             drop(writing);
             let (existing, metadata, debt) = written?;
-            let none = HeaderMap::new();
-            let written = (&metadata, debt);
+            let (written, none) = ((&metadata, debt), HeaderMap::new());
             inner
                 .after_put(&parts, &upload, existing, written, &none)
                 .await

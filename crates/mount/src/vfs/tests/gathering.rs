@@ -329,7 +329,7 @@ async fn killed_in_its_turn(seed: u64, number: usize) -> bool {
     let links: Vec<_> = (0..WRITERS).map(|_| store.beside()).collect();
     let hosts: Vec<_> = links.iter().map(host).collect();
     hosts[0].put("f", &pattern(100)).await.unwrap();
-    // What each of them has stored before.
+    // Each of them has stored one record before.
     let last = WRITERS * RECORDS;
     for (writer, host) in hosts.iter().enumerate() {
         let (handle, _) = host
@@ -383,8 +383,8 @@ async fn killed_in_its_turn(seed: u64, number: usize) -> bool {
         "{:?}",
         killed.elapsed()
     );
-    for writer in 0..WRITERS {
-        let is_there = ended[writer] && has(&store, writer, WRITERS);
+    for (writer, has_ended) in ended.iter().enumerate() {
+        let is_there = *has_ended && has(&store, writer, WRITERS);
         assert!(is_there || writer == me, "{number}: writer {writer}");
         let at = (last + writer) * RECORD;
         let stored = store.whole("f").unwrap().slice(at..at + RECORD);
