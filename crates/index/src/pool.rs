@@ -339,7 +339,7 @@ pub trait TakesRows: Send + Sync {
     ///
     /// # Errors
     /// It is given back, to be sent as a request: the database is not open, is not of this process alone, or
-    /// has too many.
+    /// has too many rows, or too many databases are open.
     #[allow(clippy::result_large_err, reason = "given back as it came")]
     fn take_row(
         &self,
@@ -360,7 +360,7 @@ impl TakesRows for IndexPool {
         let is_closed = inner.closed.load(Ordering::SeqCst) || inner.config.is_simulated();
         let open = match is_closed {
             true => None,
-            false => inner.open.lock().get(key).map(Lease::of),
+            false => inner.lease_open(key),
         };
         let Some(db) = open.filter(|db| db.takes_rows()) else {
             return Err((row, debt));
@@ -450,6 +450,13 @@ impl Inner {
             self.close_on_its_device(surplus);
         }
         Ok(db)
+    }
+
+    /// Leases a database that is open; none where too many are: one that owes rows is not closed for others.
+    fn lease_open(&self, key: &DbKey) -> Option<Lease> {
+        let open = self.open.lock();
+        let is_crowded = open.len() > self.config.open_max;
+        open.get(key).filter(|_| !is_crowded).map(Lease::of)
     }
 
     /// Closes on the device's threads, as closing syncs.

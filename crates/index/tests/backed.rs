@@ -175,3 +175,20 @@ fn others_may_write_a_database_that_is_shared() {
     assert!(!give(&index, &db, "row", log.owe()));
     assert_eq!(listed(&db), ["first"]);
 }
+
+#[test]
+fn no_more_databases_stay_open_for_rows_than_may_be_open() {
+    let (index, first, mut log) = opened(|config| {
+        alone(config);
+        config.open_max = 1;
+    });
+    assert!(give(&index, &first, "row", log.owe()));
+    let second = index.container("d");
+    block_on(second.merge_items(new_container("d"), vec![object("first", 1, 1)])).unwrap();
+    listed(&second);
+    assert_eq!(index.pool.open_count(), 2, "the first owes a row");
+    assert!(!give(&index, &second, "row", log.owe()));
+    log.wait();
+    listed(&index.container("c"));
+    assert!(index.pool.open_count() <= 2);
+}

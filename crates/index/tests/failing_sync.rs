@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
-use cairn_device::Machine;
-use cairn_index::{ContainerDb, IndexConfig, IndexError, ListCursor, ListEntry, ListQuery};
-use cairn_types::Timestamp;
+use cairn_device::{Ledger, Machine, Owed};
+use cairn_index::{
+    ContainerDb, IndexConfig, IndexError, ListCursor, ListEntry, ListQuery, TakesRows,
+};
+use cairn_types::{ObjectHash, Timestamp};
 use support::{Index, block_on, index_with, new_container, object};
 
 const PAGE: usize = 4096;
@@ -454,4 +456,58 @@ fn whatever_fails_what_was_acknowledged_is_on_disk() {
             .collect();
         assert!(lost.is_empty(), "seed {seed}: {lost:?}");
     }
+}
+
+/// A row that waits in memory is owed until it is on disk: a sync that fails once settles nothing.
+#[test]
+fn a_debt_is_settled_by_what_is_on_disk_alone() {
+    let failing = failing(apart);
+    let db = failing.index.container("c");
+    block_on(db.merge_items(new_container("c"), Vec::new())).unwrap();
+    let ledger = Ledger::new();
+    let give = |number: u64, name: &str| {
+        // Opens the database, which may take what a failure has left to be told.
+        let opens = || block_on(db.read(|broker| broker.info())).is_ok();
+        assert!((0..8).any(|_| opens()));
+        let owed = Owed {
+            number,
+            partition: 0,
+            hash: ObjectHash([0; 16]),
+            timestamp: Timestamp::from_secs(number),
+        };
+        let debt = ledger.owe(number, number + 1, &[owed]).remove(0);
+        let given = failing
+            .index
+            .pool
+            .take_row(db.key(), object(name, 1, 1), debt);
+        assert!(given.is_ok());
+    };
+    let change = || {
+        block_on(db.write(None, |broker| {
+            broker.update_put_timestamp("0000000002.00000")
+        }))
+    };
+    give(0, "refused");
+    failing.disk.fails.store(true, Ordering::SeqCst);
+    let refused = change();
+    assert!(
+        matches!(refused, Err(IndexError::DriveFailed { .. })),
+        "{refused:?}"
+    );
+    assert_eq!((ledger.mark(), ledger.take_failed(9).len()), (Some(0), 1));
+    give(1, "durable");
+    // Shown to a reader first, which syncs nothing.
+    assert!(listed(&db).contains(&"durable".to_owned()));
+    assert_eq!(ledger.mark(), Some(0));
+    change().unwrap();
+    let of_failed = ledger.take_failed(9);
+    assert_eq!(
+        of_failed.len(),
+        1,
+        "the debt of the first was dropped again"
+    );
+    of_failed.into_iter().for_each(|(_, debt)| debt.settle());
+    assert_eq!(ledger.mark(), None);
+    let after = after_a_power_cut(&failing, &db);
+    assert!(listed(&after.index.container("c")).contains(&"durable".to_owned()));
 }

@@ -43,6 +43,8 @@ struct Planned {
     header: RecordHeader,
     /// A copy's origin.
     source: Option<Place>,
+    /// Whoever wrote it is given the debt of its row.
+    gives_debt: bool,
 }
 
 impl Planned {
@@ -77,7 +79,8 @@ impl Store {
                 continue;
             }
             match self.plan(&log, number, change) {
-                Ok(planned) => {
+                Ok(mut planned) => {
+                    self.inherit_rows(&mut planned, &batch);
                     bytes += bytes_of(&planned);
                     batch.extend(planned);
                 }
@@ -148,10 +151,11 @@ impl Store {
         if self.is_poisoned() {
             return Err(PebblesError::Poisoned);
         }
-        let one = |record: NewRecord, source| {
+        let one = |record: NewRecord, source: Option<Place>| {
             let header = record.header().ok_or(PebblesError::TooLarge)?;
             Ok(Planned {
                 number,
+                gives_debt: record.owes_row && source.is_none(),
                 record,
                 header,
                 source,
@@ -204,6 +208,30 @@ impl Store {
                 Some(record) => Ok(vec![one(with_horizon(record), None)?]),
                 None => Ok(Vec::new()),
             },
+        }
+    }
+
+    /// Records that take the place of one of the same time, as a replicator may send it again: the row that
+    /// may be owed for that one is made of this one after a crash. `batch`: those before them.
+    fn inherit_rows(&self, planned: &mut [Planned], batch: &[Planned]) {
+        for planned in planned {
+            let record = &planned.record;
+            let has_row = matches!(record.kind, Kind::Data | Kind::Tombstone);
+            if record.owes_row || !has_row || record.fragment.is_some() {
+                continue;
+            }
+            let owes = |p: &Planned| {
+                let of = (p.record.hash, p.record.timestamp);
+                p.record.owes_row && of == (record.hash, record.timestamp)
+            };
+            let is_again = || {
+                let mut entries = self.index.get(record.partition, record.hash).into_iter();
+                entries.any(|entry| entry.timestamp == record.timestamp)
+            };
+            if batch.iter().any(owes) || (self.ledger.mark().is_some() && is_again()) {
+                planned.record.owes_row = true;
+                planned.header.owes_row = true;
+            }
         }
     }
 
@@ -313,8 +341,7 @@ impl Store {
     /// Notes the rows that records of a batch owe, which is durable.
     fn owe_rows(&self, sequence: u64, batch: &[Planned], ends: &mut Ends) {
         let owing = (sequence..).zip(batch);
-        // A copy's row is owed, if it is, by its origin.
-        let owing = owing.filter(|(_, p)| p.record.owes_row && p.source.is_none());
+        let owing = owing.filter(|(_, planned)| planned.gives_debt);
         let (changes, rows): (Vec<usize>, Vec<Owed>) = owing
             .map(|(number, planned)| {
                 let record = &planned.record;

@@ -18,8 +18,7 @@ impl World {
             let entries = store.index().get(key.0, key.1);
             let counts = entries.iter().any(|entry| {
                 let is_of_row = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
-                // One of the same time that owes none may have taken its place.
-                is_of_row && entry.timestamp == *timestamp && entry.external.is_none()
+                is_of_row && entry.timestamp == *timestamp
             });
             let is_it =
                 |(owed, _): &(Owed, Debt)| (owed.hash, owed.timestamp) == (key.1, *timestamp);

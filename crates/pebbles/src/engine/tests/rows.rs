@@ -72,3 +72,14 @@ fn a_row_that_is_dropped_is_kept_and_its_object_stays_until_then() {
     assert_eq!(remove(), 2);
     assert_eq!(kept(&setup), ["dropped"]);
 }
+
+#[test]
+fn a_row_is_kept_before_its_record_goes() {
+    let setup = Setup::new(false);
+    drop(put_owing(&setup, "old", 1_000_000));
+    let (engine, disk) = (&setup.engine, &setup.disk);
+    let contents = engine.contents(disk, AT).unwrap();
+    let removed = engine.remove(disk, AT, &contents, None, &HashSet::new());
+    assert_eq!(removed.unwrap(), 1);
+    assert_eq!(kept(&setup), ["old"]);
+}
