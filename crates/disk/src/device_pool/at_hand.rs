@@ -21,7 +21,7 @@ impl Device {
         let commits = &self.lanes.commits;
         let may_be = self.class == Class::Client && self.state.config.machine.is_none();
         let disk = match may_be && !commits.is_closed() {
-            true => self.state.disk_of_late(),
+            true => self.state.writable_disk().ok(),
             false => None,
         };
         let Some(disk) = disk.filter(is_at_hand) else {

@@ -18,9 +18,6 @@ use rustix::fs::{Mode, OFlags, Stat};
 use super::{DeviceState, Disk};
 use crate::error::DeviceError;
 
-/// So long a device that was mounted is taken to be mounted still by writes to files that are open.
-const SEEN_LATELY: Duration = Duration::from_millis(20);
-
 /// The directory opened last.
 #[derive(Default)]
 pub(super) struct Root {
@@ -29,8 +26,6 @@ pub(super) struct Root {
     former: Vec<Weak<OpenRoot>>,
     kept: Option<Kept>,
     identity: (u64, u64),
-    /// When it was last seen to be mounted.
-    seen: Option<Instant>,
 }
 
 /// Keeps the directory open for a while after clients' work.
@@ -45,7 +40,6 @@ impl Root {
     fn detach(&mut self) -> Option<Kept> {
         self.former.push(std::mem::take(&mut self.open));
         self.former.retain(|root| root.strong_count() > 0);
-        self.seen = None;
         self.kept.take()
     }
 
@@ -68,27 +62,11 @@ impl DeviceState {
         let identity = self.identity()?;
         let mut root = self.root();
         let open = self.open_root(&mut root, identity)?;
-        let now = Instant::now();
-        root.seen = Some(now);
         root.kept = Some(Kept {
             _open: open.clone(),
-            used: now,
+            used: Instant::now(),
         });
         Ok(self.disk_of(open))
-    }
-
-    /// The disk for a write to files that are open already, which needs no call of the kernel where it was seen
-    /// to be mounted a moment ago; `None` if it takes no writes.
-    pub(super) fn disk_of_late(self: &Arc<Self>) -> Option<Disk> {
-        self.may_write().ok()?;
-        let root = self.root();
-        let is_recent = root.seen.is_some_and(|seen| seen.elapsed() < SEEN_LATELY);
-        let open = root.open.upgrade().filter(|_| is_recent);
-        drop(root);
-        match open {
-            Some(open) => Some(self.disk_of(open)),
-            None => self.disk().ok(),
-        }
     }
 
     /// The disk, checked to be mounted, open only while in use.
