@@ -79,12 +79,14 @@ pub fn container_server(section: &Section, parts: &mut dyn Parts) -> Result<Hand
 /// An option or a part is invalid or missing.
 pub fn object_server(section: &Section, parts: &mut dyn Parts) -> Result<Handler> {
     let config = object_config(section, parts.common())?;
-    Ok(ObjectServer::new(
+    let server = ObjectServer::new(
         config,
         parts.engines()?,
         parts.devices()?,
         parts.common().backends.clone(),
-    ))
+    );
+    parts.offer_puts(server.clone());
+    Ok(server)
 }
 
 fn account_config(section: &Section, common: &Common) -> Result<AccountServerConfig> {

@@ -12,7 +12,7 @@ use cairn_disk::{Devices, Engines};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::{IndexPool, TakesRows};
-use cairn_peer::{Backends, Rings};
+use cairn_peer::{Backends, Rings, TakesPuts};
 use cairn_servers::container::SyncRealms;
 use cairn_servers::rows::LocalRows;
 
@@ -43,6 +43,8 @@ pub(crate) struct ConfParts<'a> {
     written: Option<Arc<Written>>,
     /// The databases of the container server that was made.
     pub(crate) rows: Option<Arc<dyn TakesRows>>,
+    /// The object server that was made, if any.
+    pub(crate) puts: Option<Arc<dyn TakesPuts>>,
     section: &'a Section,
     folders: Folders,
     conf: &'a Path,
@@ -75,6 +77,7 @@ impl<'a> ConfParts<'a> {
             storage: context.storage,
             written: context.written,
             rows: None,
+            puts: None,
             section,
             folders,
             conf: context.conf,
@@ -124,6 +127,10 @@ impl Parts for ConfParts<'_> {
 
     fn offer_rows(&mut self, rows: Arc<dyn TakesRows>) {
         self.rows = Some(rows);
+    }
+
+    fn offer_puts(&mut self, server: Arc<dyn TakesPuts>) {
+        self.puts = Some(server);
     }
 
     fn written(&self) -> Option<Arc<Written>> {

@@ -14,7 +14,7 @@ use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_index::TakesRows;
 use cairn_middleware::{CrossOrigin, FilterEnv};
-use cairn_peer::{Backends, Rings};
+use cairn_peer::{Backends, Rings, TakesPuts};
 use cairn_servers::AccessLog;
 use cairn_servers::rows::LocalRows;
 
@@ -42,8 +42,8 @@ type Server = (ServerConf, ServerSettings);
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
-    /// The databases of each that take rows by a call.
-    rows: Vec<Option<Arc<dyn TakesRows>>>,
+    /// What of each is called without a request.
+    calls: Vec<Calls>,
     local_rows: Arc<LocalRows>,
     daemons: Vec<Arc<dyn Daemon>>,
     backends: Arc<Backends>,
@@ -76,13 +76,13 @@ impl Services {
             made: BTreeSet::new(),
         };
         let mut daemons = Vec::new();
-        let (mut handlers, mut rows) = (Vec::new(), Vec::new());
+        let (mut handlers, mut calls) = (Vec::new(), Vec::new());
         for (conf, settings) in servers {
             let (handler, of_it) = maker
                 .handler(conf, settings)
                 .with_context(|| format!("{} of {}", conf.role, conf.path.display()))?;
             handlers.push(handler);
-            rows.push(of_it);
+            calls.push(of_it);
         }
         if with_daemons {
             for (conf, settings) in servers {
@@ -98,7 +98,7 @@ impl Services {
         } = maker;
         let services = Services {
             handlers,
-            rows,
+            calls,
             local_rows,
             daemons,
             backends,
@@ -148,10 +148,10 @@ impl Services {
     pub(crate) fn registrar(&self, servers: &[Server]) -> Arc<dyn Fn() + Send + Sync> {
         let local: Vec<_> = servers
             .iter()
-            .zip(self.handlers.iter().zip(&self.rows))
+            .zip(self.handlers.iter().zip(&self.calls))
             .filter(|((conf, _), _)| conf.role != Role::Proxy)
-            .map(|((_, settings), (handler, rows))| {
-                (settings.clone(), handler.clone(), rows.clone())
+            .map(|((_, settings), (handler, calls))| {
+                (settings.clone(), handler.clone(), calls.clone())
             })
             .collect();
         let local_rows = self.local_rows.clone();
@@ -165,7 +165,7 @@ impl Services {
             for (rings, _) in &rings {
                 rings.refresh();
             }
-            for (settings, handler, rows) in &local {
+            for (settings, handler, calls) in &local {
                 let mut binds = BTreeSet::from([settings.bind]);
                 if let Some(per_port) = &settings.per_port {
                     binds = rings
@@ -187,8 +187,11 @@ impl Services {
                     }
                     for address in addresses {
                         backends.register_local(address, handler.clone());
-                        if let Some(rows) = rows {
+                        if let Some(rows) = &calls.rows {
                             local_rows.register(address, rows.clone());
+                        }
+                        if let Some(puts) = &calls.puts {
+                            backends.register_puts(address, puts.clone());
                         }
                     }
                 }
@@ -249,11 +252,20 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
         .collect()
 }
 
-/// A server, and its databases that take rows by a call.
-type Made = (Handler, Option<Arc<dyn TakesRows>>);
+/// What of a server others of its process call without a request, past its pipeline.
+#[derive(Clone, Default)]
+struct Calls {
+    /// Databases that take rows.
+    rows: Option<Arc<dyn TakesRows>>,
+    /// The object server, which takes PUTs.
+    puts: Option<Arc<dyn TakesPuts>>,
+}
 
-/// Whether the pipeline has no filter that rows must pass.
-fn lets_rows_through(conf: &ServerConf) -> bool {
+/// A server, and what of it is called.
+type Made = (Handler, Calls);
+
+/// Whether the pipeline has no filter that calls must not pass by.
+fn lets_calls_through(conf: &ServerConf) -> bool {
     let is_passed = |name: &str| ["healthcheck", "recon"].contains(&name);
     conf.filters
         .iter()
@@ -274,13 +286,13 @@ struct Maker {
 }
 
 impl Maker {
-    /// A server's pipeline, and the databases at its end that take rows by a call.
+    /// A server's pipeline, and what at its end is called.
     fn handler(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Made> {
         let cluster = self.clusters.get(&settings.folders.swift_dir)?;
         match conf.role {
-            Role::Proxy => Ok((self.proxy(conf, &cluster)?, None)),
+            Role::Proxy => Ok((self.proxy(conf, &cluster)?, Calls::default())),
             _ => {
-                let (app, rows) = self.backend(conf, settings)?;
+                let (app, calls) = self.backend(conf, settings)?;
                 let app = match conf.app.bool_or("replication_server", true) {
                     true => app,
                     false => ForClients::around(app),
@@ -291,7 +303,11 @@ impl Maker {
                 };
                 let env = pipeline::filter_env(&cluster, None, self.clock.clone());
                 let pipeline = pipeline::build(conf, app, &env)?;
-                Ok((pipeline, rows.filter(|_| lets_rows_through(conf))))
+                let calls = match lets_calls_through(conf) {
+                    true => calls,
+                    false => Calls::default(),
+                };
+                Ok((pipeline, calls))
             }
         }
     }
@@ -315,7 +331,9 @@ impl Maker {
             Role::Container => cairn_assembly::container_server(section, parts),
             Role::Proxy | Role::Object => cairn_assembly::object_server(section, parts),
         };
-        Ok((handler?, parts.rows.take()))
+        let handler = handler?;
+        let (rows, puts) = (parts.rows.take(), parts.puts.take());
+        Ok((handler, Calls { rows, puts }))
     }
 
     fn context<'a>(&'a mut self, conf: &'a Path, settings: &ServerSettings) -> PartsContext<'a> {

@@ -1,7 +1,7 @@
 //! The gather: the conversations with all servers of one write, carried on by the task of the write, whose
 //! answers are collected as they come. It decides when a quorum agrees, and bounds the wait for the
 //! others. Every write goes through it, whatever its conversations look like: whole messages
-//! ([`fan_out`]), of which each replica's goes to the next node until one responds, streamed uploads
+//! (`fan_out.rs`), of which each replica's goes to the next node until one responds, streamed uploads
 //! (`put.rs`), and uploads in two phases (`two_phase.rs`), which are told here to commit.
 //!
 //! It does not choose the answer to the client (`quorum.rs` does). A conversation goes on after the
@@ -16,18 +16,15 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, Request, Response};
 use cairn_types::Quorum;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use http::{HeaderMap, Method, StatusCode};
+use http::HeaderMap;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tracing::debug;
 
 use crate::backends::Backends;
-use crate::node::{Node, backend_uri};
-use crate::nodes::Nodes;
+use crate::node::Node;
 use crate::quorum;
 
 /// One replica's response; a replica that did not respond counts as 503 without a node.
@@ -59,9 +56,6 @@ pub struct Timeouts {
     /// Maximum further wait for the others once a quorum has responded.
     pub post_quorum: Duration,
 }
-
-/// Maximum bytes kept of a replica's response body.
-const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
 /// Maximum bytes of request bodies that stragglers may hold after their requests were answered.
 /// Beyond that, requests are answered no faster than by their slowest replica, so that a slow disk
@@ -359,116 +353,6 @@ impl Gather {
         let answers = self.answers.iter();
         answers.map(|(_, answer)| answer.status).collect()
     }
-}
-
-/// A request to all replicas; only the headers differ between them.
-pub struct FanOut {
-    pub method: Method,
-    /// Decoded path, `/account/container/object`.
-    pub path: String,
-    pub query: Option<String>,
-    pub body: Bytes,
-    /// Extensions cloned into every request, for servers of this process.
-    pub extensions: http::Extensions,
-}
-
-/// Sends one request for each of `headers` at once, and returns when `quorum` agrees and the others
-/// have had their time ([`Gather::answers`]).
-pub async fn fan_out(
-    backends: &Arc<Backends>,
-    nodes: &Arc<Nodes>,
-    partition: u32,
-    request: FanOut,
-    headers: Vec<HeaderMap>,
-    quorum: Quorum,
-    timeouts: Timeouts,
-) -> Vec<Answer> {
-    let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
-    let mut gather = Gather::new(backends, quorum, timeouts)
-        .holding(request.body.len())
-        .awaiting_the_one(of_one_there);
-    let request = Arc::new(request);
-    for head in headers {
-        let (backends, nodes, request) = (backends.clone(), nodes.clone(), request.clone());
-        gather.start(async move {
-            one_replica(&backends, &nodes, partition, &request, head, timeouts.node).await
-        });
-    }
-    drop(request);
-    gather.answers().await
-}
-
-/// A handoff's 404 carries no information unless it has a tombstone.
-fn is_useless(node: &Node, answer: &Response) -> bool {
-    node.handoff
-        && answer.status() == StatusCode::NOT_FOUND
-        && !answer.headers().contains_key("x-backend-timestamp")
-}
-
-async fn one_replica(
-    backends: &Backends,
-    nodes: &Nodes,
-    partition: u32,
-    request: &FanOut,
-    headers: HeaderMap,
-    timeout: Duration,
-) -> Option<Answer> {
-    let mut was_useless = false;
-    let next = |was_useless: bool| match was_useless {
-        true => nodes.next_primary(),
-        false => nodes.next(),
-    };
-    while let Some(node) = next(was_useless) {
-        if node.handoff && backends.is_hung(node.address) {
-            continue;
-        }
-        let uri = backend_uri(&node, partition, &request.path, request.query.as_deref());
-        let mut message = Request::new(Body::full(request.body.clone()));
-        *message.method_mut() = request.method.clone();
-        *message.uri_mut() = uri;
-        *message.headers_mut() = headers.clone();
-        *message.extensions_mut() = request.extensions.clone();
-        let call = backends.call(node.address, message, timeout);
-        let answer = match backends.unless_hung(node.address, call).await {
-            Some(Ok(answer)) => answer,
-            other => {
-                let error = other.and_then(Result::err).map(|error| error.to_string());
-                let error = error.unwrap_or_else(|| "the server hangs".to_owned());
-                debug!(node = %node.name(), error, "no answer");
-                nodes.limiter().increment(&node, "no answer");
-                continue;
-            }
-        };
-        let status = answer.status().as_u16();
-        let is_good = match request.method.is_safe() {
-            true => nodes.check(&node, status),
-            false => nodes.check_write(&node, status),
-        };
-        if !is_good {
-            continue;
-        }
-        if is_useless(&node, &answer) {
-            was_useless = true;
-            continue;
-        }
-        let (parts, body) = answer.into_parts();
-        let collected = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES));
-        let body = match backends.unless_hung(node.address, collected).await {
-            Some(Ok(Ok(body))) => body,
-            _ => {
-                nodes.limiter().increment(&node, "answer broken off");
-                continue;
-            }
-        };
-        let status = parts.status.as_u16();
-        return Some(Answer {
-            status,
-            headers: parts.headers,
-            body,
-            node: Some(node),
-        });
-    }
-    None
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use cairn_formats::shard::{Bounded, Namespace};
 use cairn_http::{ContainerInfo, Response, params};
-use cairn_peer::{LoadedRing, Nodes};
-use cairn_types::{PolicyIndex, PolicyKind, Quorum, expirer};
+use cairn_peer::heads::{Expiry, Rows, Told};
+use cairn_peer::{LoadedRing, Nodes, ObjectHeads};
+use cairn_types::{ObjectHash, PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
 
@@ -40,6 +41,7 @@ pub(crate) struct Location {
     /// The policy's kind, which gives the quorums of writes.
     pub(crate) kind: PolicyKind,
     pub(crate) ring: Arc<LoadedRing>,
+    pub(crate) hash: ObjectHash,
     pub(crate) partition: u32,
     /// The shard that gets the object's row.
     pub(crate) shard: Option<Namespace>,
@@ -124,12 +126,9 @@ impl Proxy {
         let known = self.policies.by_index(policy);
         let kind = known.ok_or_else(status::unavailable)?.kind;
         let ring = incoming.network_of(ring);
-        let partition = ring.partition(
-            &self.hash_path,
-            name.account,
-            Some(name.container),
-            Some(name.object),
-        );
+        let (container, object) = (Some(name.container), Some(name.object));
+        let hash = self.hash_path.hash(name.account, container, object);
+        let partition = ring.ring().partition(hash);
         let erasure = self.erasures.get(&policy).cloned();
         if let Some(erasure) = &erasure {
             let replicas = ring.ring().replica_count();
@@ -147,6 +146,7 @@ impl Proxy {
             policy,
             kind,
             ring,
+            hash,
             partition,
             shard: None,
             erasure,
@@ -176,25 +176,19 @@ impl Proxy {
     fn backend_headers(
         &self,
         incoming: &Incoming,
-        account: &str,
-        container: &str,
-        object: &str,
+        name: Name<'_>,
         location: &Location,
         delete_at: Option<u64>,
-    ) -> Vec<HeaderMap> {
-        let mut base = headers::with_all(incoming);
+    ) -> ObjectHeads {
+        let mut shared = headers::with_all(incoming);
         if let Some(power) = location.ring.ring().next_part_power() {
-            headers::insert(&mut base, "x-backend-next-part-power", &power.to_string());
+            headers::insert(&mut shared, "x-backend-next-part-power", &power.to_string());
         }
         let replicas = location.ring.primaries(location.partition).len();
-        let mut all = vec![base; replicas];
-        if replicas == 0 {
-            return all;
-        }
         let containers = incoming.network_of(self.rings.container());
         let told = match &location.shard {
             Some(shard) => shard.place(),
-            None => (account, container),
+            None => (name.account, name.container),
         };
         let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
@@ -202,67 +196,43 @@ impl Proxy {
             Quorum::of_replicas(nodes.len()),
             location.kind.upload_quorum(replicas),
         );
-        let db_state = location
-            .info
-            .sharding_state
-            .as_deref()
-            .unwrap_or("unsharded");
-        for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
-            let headers = &mut all[i % replicas];
-            headers::insert(headers, "x-container-partition", &partition.to_string());
-            headers::append_csv(headers, "x-container-host", &node.host());
-            headers::append_csv(headers, "x-container-device", &node.device.device);
-            headers::insert(headers, "x-container-root-db-state", db_state);
-            if let Some(shard) = &location.shard {
-                let path = params::quote_path(&shard.name);
-                headers::insert(headers, "x-backend-quoted-container-path", &path);
-            }
+        let db_state = location.info.sharding_state.as_deref();
+        let expiry = delete_at.map(|delete_at| self.expiry(&shared, name, delete_at, updates));
+        ObjectHeads {
+            shared,
+            replicas,
+            rows: Rows {
+                told: Told {
+                    partition,
+                    nodes,
+                    updates,
+                },
+                db_state: db_state.unwrap_or("unsharded").to_owned(),
+                shard: location.shard.as_ref().map(|s| params::quote_path(&s.name)),
+            },
+            expiry,
         }
-        if let Some(delete_at) = delete_at {
-            self.add_expiry(&mut all, account, container, object, delete_at, updates);
-        }
-        // Two replicas clear the expirer's queue; one would be enough.
-        for (i, headers) in all.iter_mut().enumerate() {
-            let name = "x-backend-clean-expiring-object-queue";
-            // The expirer's requests contain this header already.
-            if !headers.contains_key(name) {
-                headers::insert(headers, name, if i < 2 { "t" } else { "f" });
-            }
-        }
-        all
     }
 
-    /// Assigns to the replicas, last first, the updates of the expirer's task container.
-    fn add_expiry(
-        &self,
-        all: &mut [HeaderMap],
-        account: &str,
-        container: &str,
-        object: &str,
-        delete_at: u64,
-        updates: usize,
-    ) {
-        let queue = expirer::task_container(
+    /// The expirer's task container, which as many updates are sent to as to the object's own.
+    fn expiry(&self, shared: &HeaderMap, name: Name<'_>, delete_at: u64, updates: usize) -> Expiry {
+        let container = expirer::task_container(
             &self.hash_path,
             self.options.expiring_objects_container_divisor,
             delete_at,
-            account,
-            container,
-            object,
+            name.account,
+            name.container,
+            name.object,
         );
-        let ring = self.rings.container();
-        let ring = all.first().map_or(ring.clone(), |h| network_of(ring, h));
+        let ring = network_of(self.rings.container(), shared);
         let owner = &self.options.expiring_objects_account;
-        let partition = ring.partition(&self.hash_path, owner, Some(&queue), None);
-        let replicas = all.len();
-        let nodes = ring.primaries(partition);
-        for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
-            let headers = &mut all[replicas - 1 - i % replicas];
-            headers::insert(headers, "x-delete-at-container", &queue);
-            headers::insert(headers, "x-delete-at-partition", &partition.to_string());
-            headers::append_csv(headers, "x-delete-at-host", &node.host());
-            headers::append_csv(headers, "x-delete-at-device", &node.device.device);
-        }
+        let partition = ring.partition(&self.hash_path, owner, Some(&container), None);
+        let told = Told {
+            partition,
+            nodes: ring.primaries(partition),
+            updates,
+        };
+        Expiry { told, container }
     }
 }
 

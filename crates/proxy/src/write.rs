@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_http::{Response, respond};
-use cairn_peer::gather::{self, FanOut};
+use cairn_peer::fan_out::{FanOut, Heads, fan_out};
 use cairn_peer::gather::{Answer, Timeouts};
 use cairn_peer::{LoadedRing, Nodes, quorum};
 use cairn_types::Quorum;
@@ -83,12 +83,12 @@ impl Proxy {
             body: write.body,
             extensions: write.extensions,
         };
-        gather::fan_out(
+        fan_out(
             &self.backends,
             nodes,
             write.partition,
             request,
-            write.headers,
+            Heads::Each(write.headers),
             write.quorum,
             self.timeouts(),
         )

@@ -30,6 +30,7 @@ mod ssync;
 mod status;
 mod target;
 mod updates;
+mod whole_put;
 
 use std::collections::HashMap;
 use std::sync::Arc;

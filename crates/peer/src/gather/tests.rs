@@ -2,13 +2,19 @@
 
 use std::sync::atomic::AtomicBool;
 
-use cairn_http::{handler_fn, respond};
+use cairn_http::{Request, handler_fn, respond};
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use http::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::error_limit::ErrorLimiter;
+use crate::fan_out::{FanOut, Heads, fan_out};
+use crate::heads::{ObjectHeads, Rows, Told};
 use crate::hosts::tests::ring_of;
+use crate::nodes::Nodes;
 use crate::rings::LoadedRing;
+use crate::whole_put::{Answering, Prepared, TakesPuts, WholePut};
 
 const TIMEOUTS: Timeouts = Timeouts {
     node: Duration::from_secs(10),
@@ -264,7 +270,16 @@ async fn put(backends: &Arc<Backends>, ring: &Arc<LoadedRing>, body: Bytes) -> D
     };
     let headers = vec![HeaderMap::new(); 3];
     let quorum = Quorum::of_replicas(3);
-    let answers = fan_out(backends, &nodes, 0, request, headers, quorum, TIMEOUTS).await;
+    let answers = fan_out(
+        backends,
+        &nodes,
+        0,
+        request,
+        Heads::Each(headers),
+        quorum,
+        TIMEOUTS,
+    )
+    .await;
     assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
     began.elapsed()
 }
@@ -297,4 +312,98 @@ async fn bodies_left_behind_are_bounded() {
     assert!(quick.contains(&put(&backends, &ring, Bytes::new()).await));
     tokio::time::sleep(SLOW).await;
     assert_eq!(backends.left_behind.load(Ordering::Relaxed), 0);
+}
+
+/// A server that takes PUTs by a call, but for the first replica's, and counts them.
+struct TakesMost(AtomicUsize);
+
+impl TakesPuts for TakesMost {
+    fn put(&self, _: &Arc<WholePut>, replica: usize, _: &Node) -> Option<Answering> {
+        if replica == 0 {
+            return None;
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        // The last one's device is full.
+        let status = match replica {
+            1 => StatusCode::CREATED,
+            _ => StatusCode::INSUFFICIENT_STORAGE,
+        };
+        Some(Box::pin(async move { respond::empty(status) }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_is_called_where_it_can_be_and_else_sent() {
+    let hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|ip| (ip, ip));
+    let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&hosts))));
+    let backends = Backends::new(Duration::from_secs(1));
+    let mut all = ring.primaries(0);
+    all.extend(ring.handoffs(0, 9));
+    let (server, sent) = (
+        Arc::new(TakesMost(AtomicUsize::new(0))),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    for node in &all {
+        let sent = sent.clone();
+        let handler = handler_fn(move |request: Request| {
+            assert_eq!(request.headers()["x-shared"], "yes");
+            assert_eq!(request.body().as_full().unwrap(), "body");
+            sent.fetch_add(1, Ordering::Relaxed);
+            async { respond::empty(StatusCode::CREATED) }
+        });
+        backends.register_local(node.address, handler);
+    }
+    for node in &all[..3] {
+        backends.register_puts(node.address, server.clone());
+    }
+    let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+    let nodes = Arc::new(Nodes::in_order(ring.clone(), 0, all, 4, limiter));
+    let mut shared = HeaderMap::new();
+    shared.insert("x-shared", http::HeaderValue::from_static("yes"));
+    let body = Bytes::from_static(b"body");
+    let put = WholePut {
+        account: "a".into(),
+        container: "c".into(),
+        object: "o".into(),
+        hash: ObjectHash([0; 16]),
+        policy: PolicyIndex(0),
+        partition: 0,
+        timestamp: Timestamp::ZERO,
+        body: body.clone(),
+        md5: [0; 16],
+        heads: ObjectHeads {
+            shared,
+            replicas: 3,
+            rows: Rows {
+                told: Told {
+                    partition: 0,
+                    nodes: Vec::new(),
+                    updates: 0,
+                },
+                db_state: String::new(),
+                shard: None,
+            },
+            expiry: None,
+        },
+        prepared: Prepared::default(),
+    };
+    let request = FanOut {
+        method: Method::PUT,
+        path: "/a/c/o".into(),
+        query: None,
+        body,
+        extensions: http::Extensions::new(),
+    };
+    let (quorum, heads) = (Quorum::of_replicas(3), Heads::Of(Arc::new(put)));
+    let answers = fan_out(&backends, &nodes, 0, request, heads, quorum, TIMEOUTS).await;
+    assert!(
+        answers.iter().all(|answer| answer.status == 201),
+        "{answers:?}"
+    );
+    // The first replica's was sent, and the last one's to the fourth node.
+    let counts = (
+        server.0.load(Ordering::Relaxed),
+        sent.load(Ordering::Relaxed),
+    );
+    assert_eq!(counts, (2, 2));
 }

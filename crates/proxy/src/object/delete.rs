@@ -7,7 +7,7 @@ use cairn_peer::{Nodes, quorum};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::conditional::Opening;
-use super::{Location, effect};
+use super::{Location, Name, effect};
 use crate::request::{Incoming, Target};
 use crate::state::Proxy;
 use crate::write::{Write, respond_by};
@@ -44,8 +44,12 @@ impl Proxy {
         else {
             return self.not_allowed(&incoming.target);
         };
-        let mut headers =
-            self.backend_headers(incoming, account, container, object, &location, None);
+        let name = Name {
+            account,
+            container,
+            object,
+        };
+        let mut headers = self.backend_headers(incoming, name, &location, None).all();
         let path = incoming.target.entity_path();
         if let Some(swap) = swap {
             let (ring, method) = (location.ring, Method::DELETE);

@@ -34,14 +34,9 @@ impl Proxy {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
-        let headers = self.backend_headers(
-            incoming,
-            name.account,
-            name.container,
-            name.object,
-            &location,
-            delete_at,
-        );
+        let headers = self
+            .backend_headers(incoming, name, &location, delete_at)
+            .all();
         let nodes = self.nodes_of(
             location.ring.clone(),
             location.partition,

@@ -2,9 +2,14 @@
 //! can go to a handoff if a node fails; a large one is streamed to all replicas at once
 //! (`put_stream.rs`). Its MD5 is computed here once, for all servers of this process.
 
+use std::sync::Arc;
+
 use cairn_formats::content_type;
 use cairn_http::{Body, BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
+use cairn_peer::fan_out::{FanOut, Heads, fan_out};
 use cairn_peer::gather::Answer;
+use cairn_peer::whole_put::Prepared;
+use cairn_peer::{ObjectHeads, WholePut};
 use cairn_types::Quorum;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
@@ -64,26 +69,18 @@ impl Proxy {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
-        let headers = self.backend_headers(
-            incoming,
-            name.account,
-            name.container,
-            name.object,
-            &location,
-            delete_at,
-        );
-        if headers.is_empty() {
+        let heads = self.backend_headers(incoming, name, &location, delete_at);
+        if heads.replicas == 0 {
             return status::no_devices();
         }
         // All servers must confirm that the object does not exist before any gets content.
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
         let mut response = if let Some(erasure) = location.erasure.clone() {
-            Box::pin(self.put_fragments(incoming, location, erasure, headers, length)).await
+            Box::pin(self.put_fragments(incoming, location, erasure, heads.all(), length)).await
         } else if small && !conditional {
-            self.put_whole(incoming, location, headers, swap).await
+            self.put_whole(incoming, name, location, heads, swap).await
         } else {
-            self.put_stream(incoming, location, headers, length, swap)
-                .await
+            Box::pin(self.put_stream(incoming, location, heads.all(), length, swap)).await
         };
         if response.status() == StatusCode::CREATED {
             let modified = respond::http_date(incoming.timestamp);
@@ -112,12 +109,13 @@ impl Proxy {
         Err(self.broken_upload(incoming, &error))
     }
 
-    /// Sends a body that has been read to all replicas, each in one request.
+    /// Sends a body that has been read to all replicas, each in one request or call.
     async fn put_whole(
         &self,
         incoming: &mut Incoming,
+        name: Name<'_>,
         location: Location,
-        mut headers: Vec<HeaderMap>,
+        mut heads: ObjectHeads,
         swap: Option<Swap>,
     ) -> Response {
         let body = std::mem::take(&mut incoming.body);
@@ -125,35 +123,63 @@ impl Proxy {
             Ok(body) => body,
             Err(error) => return self.broken_upload(incoming, &error),
         };
-        for headers in &mut headers {
-            headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
-        }
+        heads
+            .shared
+            .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         let md5 = match trailer(incoming, body.len() as u64) {
             Ok(None) => Md5::digest(&body).into(),
             Ok(Some(trailer)) => {
-                headers.iter_mut().for_each(|own| overlay(own, &trailer));
+                overlay(&mut heads.shared, &trailer);
                 trailer.md5
             }
             Err(refused) => return refused,
         };
+        let quorum = location.kind.upload_quorum(heads.replicas);
         let path = incoming.target.entity_path();
         let what = format!("PUT {path}");
-        let quorum = location.kind.upload_quorum(headers.len());
-        let mut write = Write::new(
-            location.ring.clone(),
-            location.partition,
-            Method::PUT,
-            path,
-            headers,
-        )
-        .needing(quorum);
-        write.extensions.insert(SharedDigest::of(md5));
-        write.body = body;
+        let mut extensions = http::Extensions::new();
+        extensions.insert(SharedDigest::of(md5));
         if let Some(swap) = swap {
+            let (ring, all) = (location.ring.clone(), heads.all());
+            let write = Write {
+                body,
+                extensions,
+                quorum,
+                ..Write::new(ring, location.partition, Method::PUT, path, all)
+            };
             return Box::pin(self.swap_write(incoming, swap, write)).await;
         }
         let nodes = self.upload_nodes(&location);
-        let answers = self.write_answers(write, &nodes).await;
+        let request = FanOut {
+            method: Method::PUT,
+            path,
+            query: None,
+            body: body.clone(),
+            extensions,
+        };
+        let put = WholePut {
+            account: name.account.to_owned(),
+            container: name.container.to_owned(),
+            object: name.object.to_owned(),
+            hash: location.hash,
+            policy: location.policy,
+            partition: location.partition,
+            timestamp: incoming.timestamp,
+            body,
+            md5,
+            heads,
+            prepared: Prepared::default(),
+        };
+        let answers = fan_out(
+            &self.backends,
+            &nodes,
+            location.partition,
+            request,
+            Heads::Of(Arc::new(put)),
+            quorum,
+            self.timeouts(),
+        );
+        let answers = answers.await;
         conclude(incoming, &answers, quorum, &what)
     }
 

@@ -9,7 +9,7 @@ use cairn_disk::owed::Debt;
 use cairn_disk::{DiskError, Metadata};
 use cairn_http::respond::header;
 use cairn_index::{DbKey, DbKind, ObjectRow, TakesRows};
-use cairn_types::Timestamp;
+use cairn_types::{PolicyIndex, Timestamp};
 use http::HeaderMap;
 use http::request::Parts;
 
@@ -26,7 +26,7 @@ pub(super) fn owes_row(headers: &HeaderMap) -> bool {
 }
 
 /// The row of a PUT, from its metadata; `None`: a request with it would be refused.
-pub(super) fn row_of(target: &Target, metadata: &Metadata) -> Option<ObjectRow> {
+pub(super) fn row_of(object: &str, policy: PolicyIndex, metadata: &Metadata) -> Option<ObjectRow> {
     let headers = row_headers(metadata);
     let last = |name: &str| {
         let found = headers.iter().rfind(|(other, _)| other == name)?;
@@ -34,7 +34,7 @@ pub(super) fn row_of(target: &Target, metadata: &Metadata) -> Option<ObjectRow> 
     };
     let (data, ctype, meta) = ObjectRow::times(last("x-timestamp")?, None, None).ok()?;
     Some(ObjectRow {
-        name: target.object.clone(),
+        name: object.to_owned(),
         data,
         ctype,
         meta,
@@ -42,7 +42,7 @@ pub(super) fn row_of(target: &Target, metadata: &Metadata) -> Option<ObjectRow> 
         content_type: last("x-content-type")?.to_owned(),
         etag: last("x-etag")?.to_owned(),
         deleted: false,
-        storage_policy_index: i64::from(target.key.policy.0),
+        storage_policy_index: i64::from(policy.0),
     })
 }
 

@@ -12,7 +12,7 @@ use cairn_disk::metadata::FRAGMENT_INDEX;
 use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
 use cairn_disk::{
-    Device, Disk, DiskError, Durability, FragmentChoice, Metadata, ObjectEngine, ObjectKey,
+    Device, Disk, DiskError, Durability, Engine, FragmentChoice, Metadata, ObjectEngine, ObjectKey,
     ObjectWriter, OpenOptions,
 };
 use cairn_formats::conditional::{EntityTags, normalize_etag};
@@ -23,7 +23,9 @@ use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, ServerKind, Timestamp};
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use http::request::Parts;
 use md5::{Digest, Md5};
 use tokio::time::Instant;
@@ -39,7 +41,7 @@ use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
 /// Maximum size in bytes of uploads written in one job.
-const SMALL_UPLOAD_MAX_BYTES: u64 = 64 << 10;
+pub(super) const SMALL_UPLOAD_MAX_BYTES: u64 = 64 << 10;
 
 /// Maximum blocks in use for batches of [`LARGE_BATCH_BYTES`] bytes.
 const FEW_BLOCKS_MAX: usize = 128;
@@ -63,10 +65,10 @@ struct Upload {
 }
 
 /// Conditions of replacing the existing object.
-struct Check {
-    timestamp: Timestamp,
-    if_none_match: Option<String>,
-    fragment: Option<u32>,
+pub(super) struct Check {
+    pub(super) timestamp: Timestamp,
+    pub(super) if_none_match: Option<String>,
+    pub(super) fragment: Option<u32>,
 }
 
 impl Upload {
@@ -81,8 +83,8 @@ impl Upload {
 
 /// State before the upload.
 #[derive(Default)]
-struct Existing {
-    delete_at: Option<u64>,
+pub(super) struct Existing {
+    pub(super) delete_at: Option<u64>,
 }
 
 impl Inner {
@@ -178,34 +180,12 @@ impl Inner {
             let check = upload.check();
             let durability = upload.durability;
             let owes = durability == Durability::AtOnce && owes_row(&parts.headers);
-            let (engine, key) = (target.engine.clone(), target.key.clone());
-            let bytes = body.len();
-            let write = move |disk: &Disk| {
-                let checked = check_existing(&*engine, disk, &key, check)?;
-                let existing = match checked {
-                    Ok(existing) => existing,
-                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
-                };
-                let md5 = known.unwrap_or_else(|| Md5::digest(&body).into());
-                let metadata = match complete(metadata, body.len() as u64, md5, received) {
-                    Ok(metadata) => metadata,
-                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
-                };
-                let kept = metadata.clone();
-                let written = match owes {
-                    true => engine.put_small_owing(disk, &key, body, kept)?,
-                    false => engine
-                        .put_small(disk, &key, body, kept, durability)?
-                        .map(|()| None),
-                };
-                Ok(written.map(move |debt| Ok((existing, metadata, debt))))
+            let metadata = move |body: &Bytes| {
+                let md5 = known.unwrap_or_else(|| Md5::digest(body).into());
+                complete(metadata, body.len() as u64, md5, received)
             };
-            let is_at_hand = |disk: &Disk| target.engine.is_put_at_hand(disk, &target.key, bytes);
-            let written = match target.engine.hands_writes_over() {
-                true => target.device.commit_at_hand(is_at_hand, write),
-                false => target.device.commit(write),
-            };
-            let written = written.await.map_err(Refusal::from).and_then(|w| w);
+            let place = (&target.device, &target.engine, &target.key);
+            let written = write_whole(place, check, body, metadata, (durability, owes)).await;
             promise::note(&mut writing, &written);
             drop(writing);
             let (existing, metadata, debt) = written?;
@@ -416,14 +396,19 @@ impl Inner {
 
     /// Metadata from the request's headers.
     fn request_metadata(&self, parts: &Parts, upload: &Upload) -> Metadata {
+        self.metadata_of(&parts.headers, upload.timestamp)
+    }
+
+    /// Metadata that headers say.
+    pub(super) fn metadata_of(&self, headers: &HeaderMap, timestamp: Timestamp) -> Metadata {
         let mut metadata = Metadata::new();
-        metadata.set("X-Timestamp", upload.timestamp.internal());
-        let content_type = parts.headers.get(CONTENT_TYPE);
+        metadata.set("X-Timestamp", timestamp.internal());
+        let content_type = headers.get(CONTENT_TYPE);
         metadata.set(
             "Content-Type",
             content_type.map_or(&b""[..], |v| v.as_bytes()),
         );
-        copy_metadata(&mut metadata, &parts.headers, &self.config, |name| {
+        copy_metadata(&mut metadata, headers, &self.config, |name| {
             is_sys_or_user_meta(ServerKind::Object, name) || is_object_transient_sysmeta(name)
         });
         metadata
@@ -450,16 +435,8 @@ impl Inner {
         if let Some(old) = existing.delete_at.filter(|_| existing.delete_at != new) {
             self.dequeue_expiry(parts, target, timestamp, old).await;
         }
-        let headers = || {
-            let mut update = UpdateHeaders::new();
-            for (name, value) in of_metadata(metadata) {
-                update.set(name, value);
-            }
-            let items = parts.headers.iter().chain(footers);
-            update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
-            update
-        };
-        let row = || row_of(target, metadata);
+        let headers = || put_headers(metadata, parts.headers.iter().chain(footers));
+        let row = || row_of(&target.object, target.key.policy, metadata);
         self.update_row("PUT", (parts, target), debt, row, headers)
             .await?;
         enqueued?;
@@ -468,6 +445,59 @@ impl Inner {
         set(response.headers_mut(), "etag", format!("\"{etag}\""));
         Ok(response)
     }
+}
+
+/// Checks what exists, and makes a whole upload durable, in one job; `owes`: its row is owed. Returns what existed,
+/// and the metadata, which `metadata` makes on the thread of that job.
+pub(super) async fn write_whole(
+    (device, engine, key): (&Arc<Device>, &Arc<dyn Engine>, &ObjectKey),
+    check: Check,
+    body: Bytes,
+    metadata: impl FnOnce(&Bytes) -> Result<Metadata, Refusal> + Send + 'static,
+    (durability, owes): (Durability, bool),
+) -> Result<(Existing, Metadata, Option<Debt>), Refusal> {
+    let bytes = body.len();
+    let (kept_engine, own) = (engine.clone(), key.clone());
+    let write = move |disk: &Disk| {
+        let (engine, key) = (&*kept_engine, own);
+        let checked = check_existing(engine, disk, &key, check)?;
+        let existing = match checked {
+            Ok(existing) => existing,
+            Err(refusal) => return Ok(Step::Done(Err(refusal))),
+        };
+        let metadata = match metadata(&body) {
+            Ok(metadata) => metadata,
+            Err(refusal) => return Ok(Step::Done(Err(refusal))),
+        };
+        let kept = metadata.clone();
+        let written = match owes {
+            true => engine.put_small_owing(disk, &key, body, kept)?,
+            false => engine
+                .put_small(disk, &key, body, kept, durability)?
+                .map(|()| None),
+        };
+        Ok(written.map(move |debt| Ok((existing, metadata, debt))))
+    };
+    let is_at_hand = |disk: &Disk| engine.is_put_at_hand(disk, key, bytes);
+    let written = match engine.hands_writes_over() {
+        true => device.commit_at_hand(is_at_hand, write),
+        false => device.commit(write),
+    };
+    written.await.map_err(Refusal::from).and_then(|w| w)
+}
+
+/// Headers of the update of a PUT's container: what its metadata says, with the overrides among the headers of
+/// the request.
+pub(super) fn put_headers<'h>(
+    metadata: &Metadata,
+    items: impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>,
+) -> UpdateHeaders {
+    let mut update = UpdateHeaders::new();
+    for (name, value) in of_metadata(metadata) {
+        update.set(name, value);
+    }
+    update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
+    update
 }
 
 /// Space to reserve, which a proxy may state if the request has no length.
@@ -501,12 +531,12 @@ fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refus
     }
 }
 
-fn received_etag(headers: &HeaderMap) -> String {
+pub(super) fn received_etag(headers: &HeaderMap) -> String {
     normalize_etag(header(headers, "etag").unwrap_or("")).to_owned()
 }
 
 /// Adds metadata that depends on the content, and checks it against the request's.
-fn complete(
+pub(super) fn complete(
     mut metadata: Metadata,
     size: u64,
     md5: [u8; 16],

@@ -81,7 +81,12 @@ impl Inner {
     }
 
     /// Outside internal accounts, checks that names are either all reserved or none.
-    fn check_names(&self, account: &str, container: &str, object: &str) -> Result<(), Refusal> {
+    pub(super) fn check_names(
+        &self,
+        account: &str,
+        container: &str,
+        object: &str,
+    ) -> Result<(), Refusal> {
         let check = |name: &str, what: &str| {
             if name.contains(RESERVED) && !name.starts_with(RESERVED) {
                 return Err(format!("Invalid reserved-namespace {what}"));

@@ -25,6 +25,7 @@ mod promises;
 mod reads;
 mod ssync;
 mod updates;
+mod whole_put;
 mod writes;
 
 use std::net::SocketAddr;

@@ -25,6 +25,14 @@ impl World {
     }
 }
 
+impl World {
+    /// The operations that are left to the updater.
+    pub(super) fn pending_ops(&self) -> Vec<String> {
+        let pending = self.pending().into_iter();
+        pending.map(|update| update.op).collect()
+    }
+}
+
 fn header<'a>(request: &'a Request, name: &str) -> &'a str {
     request
         .headers()

@@ -1,0 +1,58 @@
+//! A PUT whose body is in memory, as object servers of this process take it: by a call, in place of a request
+//! whose path and headers each of them would have to parse.
+//!
+//! A server refuses what it does not know well enough (conditions, promises, expiry, overrides of rows), and
+//! is then sent the request, which says the same in Swift's words ([`ObjectHeads`]). So a call carries
+//! nothing that a request would not have, and the request alone chooses the codes of refusals.
+
+use std::any::Any;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use cairn_http::Response;
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+
+use crate::heads::ObjectHeads;
+use crate::node::Node;
+
+/// A PUT, shared by its replicas.
+pub struct WholePut {
+    pub account: String,
+    pub container: String,
+    pub object: String,
+    pub hash: ObjectHash,
+    pub policy: PolicyIndex,
+    pub partition: u32,
+    pub timestamp: Timestamp,
+    pub body: Bytes,
+    pub md5: [u8; 16],
+    /// The headers of the requests that this stands for.
+    pub heads: ObjectHeads,
+    pub prepared: Prepared,
+}
+
+/// What the first server has made of a PUT, for the other replicas.
+#[derive(Default)]
+pub struct Prepared(OnceLock<Option<Box<dyn Any + Send + Sync>>>);
+
+impl Prepared {
+    /// What `make` returns, which is called once. `None` if that is nothing, or of another type.
+    pub fn get_or_make<T: Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce() -> Option<T>,
+    ) -> Option<&T> {
+        let boxed = || make().map(|made| Box::new(made) as Box<dyn Any + Send + Sync>);
+        self.0.get_or_init(boxed).as_ref()?.downcast_ref()
+    }
+}
+
+/// The answer to a call.
+pub type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+/// An object server that takes PUTs by a call.
+pub trait TakesPuts: Send + Sync {
+    /// Begins to write a replica, by its number, to the node's device. The write is carried to its end even if
+    /// the future is dropped. `None`: the server wants the request.
+    fn put(&self, put: &Arc<WholePut>, replica: usize, node: &Node) -> Option<Answering>;
+}

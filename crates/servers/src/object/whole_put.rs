@@ -1,0 +1,224 @@
+//! PUTs that a proxy of this process hands over by a call: checked once for all replicas, and written as those
+//! of requests are.
+//!
+//! Only plain ones: whatever has a condition, a promise, an expiry or a row that is overridden comes as a
+//! request, and so does whatever would be refused (`put.rs`).
+
+use std::sync::Arc;
+
+use cairn_disk::owed::Debt;
+use cairn_disk::{Device, DiskError, Durability, Engine, Metadata, ObjectKey};
+use cairn_http::respond::set;
+use cairn_http::{Body, Response};
+use cairn_index::{DbKey, DbKind, ObjectRow};
+use cairn_peer::whole_put::Answering;
+use cairn_peer::{Node, TakesPuts, WholePut, backend_uri};
+use cairn_types::ObjectHash;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, StatusCode};
+
+use super::headers::check_metadata;
+use super::owed::row_of;
+use super::put::{
+    Check, SMALL_UPLOAD_MAX_BYTES, complete, put_headers, received_etag, write_whole,
+};
+use super::status::Refusal;
+use super::target::Target;
+use super::{Inner, ObjectServer, to_the_end};
+
+/// What a server makes of a PUT, the same for all replicas that are its own.
+struct Plain {
+    /// The server, by its address in memory.
+    server: usize,
+    engine: Arc<dyn Engine>,
+    /// Path of the object.
+    name: Arc<str>,
+    metadata: Metadata,
+    row: ObjectRow,
+    container: ObjectHash,
+}
+
+/// A replica of a PUT: its number, and the device that it is for.
+struct Replica {
+    number: usize,
+    node: Node,
+    device: Arc<Device>,
+}
+
+impl TakesPuts for ObjectServer {
+    fn put(&self, put: &Arc<WholePut>, replica: usize, node: &Node) -> Option<Answering> {
+        let server = Arc::as_ptr(&self.0) as usize;
+        let make = || self.0.plain(put, server).map(Arc::new);
+        let plain: &Arc<Plain> = put.prepared.get_or_make(make)?;
+        if plain.server != server {
+            return None;
+        }
+        let replica = Replica {
+            number: replica,
+            node: node.clone(),
+            device: self.0.device(&node.device.device).ok()?,
+        };
+        let (inner, put, plain) = (self.0.clone(), put.clone(), plain.clone());
+        let written = to_the_end(async move { inner.put_plain(&put, &plain, &replica).await });
+        Some(Box::pin(async move {
+            written.await.unwrap_or_else(Refusal::into_response)
+        }))
+    }
+}
+
+impl Inner {
+    /// Checks a PUT; `None`: it is to come as a request.
+    fn plain(&self, put: &WholePut, server: usize) -> Option<Plain> {
+        let (head, config) = (&put.heads.shared, &self.config);
+        let limits = &config.constraints;
+        let bytes = put.body.len() as u64;
+        let is_small = bytes <= SMALL_UPLOAD_MAX_BYTES && bytes <= limits.max_file_size;
+        let is_named = put.object.chars().count() <= limits.max_object_name_length
+            && self
+                .check_names(&put.account, &put.container, &put.object)
+                .is_ok();
+        let hash = |object| {
+            config
+                .hash_path
+                .hash(&put.account, Some(&put.container), object)
+        };
+        if !is_small || !is_named || put.heads.expiry.is_some() || !is_plain(head) {
+            return None;
+        }
+        // A proxy of another cluster in this process has other hashes.
+        if hash(Some(&put.object)) != put.hash {
+            return None;
+        }
+        std::str::from_utf8(head.get(CONTENT_TYPE)?.as_bytes()).ok()?;
+        check_metadata(head, config).ok()?;
+        config.policies.by_index(put.policy)?;
+        let metadata = self.metadata_of(head, put.timestamp);
+        let metadata = complete(metadata, bytes, put.md5, received_etag(head)).ok()?;
+        Some(Plain {
+            server,
+            engine: self.engine(put.policy).ok()?,
+            name: ["/", &put.account, "/", &put.container, "/", &put.object]
+                .concat()
+                .into(),
+            row: row_of(&put.object, put.policy, &metadata)?,
+            metadata,
+            container: hash(None),
+        })
+    }
+
+    /// Writes a replica, and updates its container.
+    async fn put_plain(
+        self: &Arc<Self>,
+        put: &WholePut,
+        plain: &Plain,
+        replica: &Replica,
+    ) -> Result<Response, Refusal> {
+        let key = ObjectKey {
+            policy: put.policy,
+            partition: put.partition,
+            hash: put.hash,
+            name: plain.name.clone(),
+        };
+        let check = Check {
+            timestamp: put.timestamp,
+            if_none_match: None,
+            fragment: None,
+        };
+        let metadata = plain.metadata.clone();
+        let owes = put.heads.tells(replica.number);
+        let written = write_whole(
+            (&replica.device, &plain.engine, &key),
+            check,
+            put.body.clone(),
+            move |_| Ok(metadata),
+            (Durability::AtOnce, owes),
+        );
+        let (existing, metadata, debt) = written.await?;
+        if let Some(old) = existing.delete_at {
+            let (parts, target) = request_of(put, plain, replica);
+            self.dequeue_expiry(&parts, &target, put.timestamp, old)
+                .await;
+        }
+        if let Err(debt) = self.give(put, plain, replica, debt) {
+            // Boxed, so that the future of a row that was given is not as large.
+            Box::pin(self.send_row(put, plain, replica, debt)).await?;
+        }
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::CREATED;
+        let etag = metadata.get_str("ETag").unwrap_or("");
+        set(response.headers_mut(), "etag", ["\"", etag, "\""].concat());
+        Ok(response)
+    }
+
+    /// Gives the row, where it is owed, to a database of this process; gives the debt back where a request has to
+    /// be made.
+    fn give(
+        &self,
+        put: &WholePut,
+        plain: &Plain,
+        replica: &Replica,
+        debt: Option<Debt>,
+    ) -> Result<(), Option<Debt>> {
+        let Some(debt) = debt else { return Err(None) };
+        let place = put.heads.row_of(replica.number);
+        let databases = place.and_then(|(node, _)| self.config.local_rows.at(node.address));
+        let (Some((node, partition)), Some(databases)) = (place, databases) else {
+            return Err(Some(debt));
+        };
+        let (device, partition) = (&node.device.device, partition.to_string());
+        let key = DbKey::new(device, &partition, DbKind::Container, plain.container);
+        let given = databases.take_row(&key, plain.row.clone(), debt);
+        given.map_err(|(_, debt)| Some(debt))
+    }
+
+    /// Sends the row as a request does, and settles what is owed.
+    async fn send_row(
+        self: &Arc<Self>,
+        put: &WholePut,
+        plain: &Plain,
+        replica: &Replica,
+        debt: Option<Debt>,
+    ) -> Result<(), DiskError> {
+        let (parts, target) = request_of(put, plain, replica);
+        let headers = put_headers(&plain.metadata, parts.headers.iter());
+        self.update_container("PUT", &parts, &target, headers)
+            .await?;
+        if let Some(debt) = debt {
+            debt.settle();
+        }
+        Ok(())
+    }
+}
+
+/// The request that a replica's call stands for, and its target.
+fn request_of(put: &WholePut, plain: &Plain, replica: &Replica) -> (Parts, Target) {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    parts.method = Method::PUT;
+    parts.uri = backend_uri(&replica.node, put.partition, &plain.name, None);
+    parts.headers = put.heads.head(replica.number);
+    let target = Target {
+        device: replica.device.clone(),
+        engine: plain.engine.clone(),
+        key: ObjectKey {
+            policy: put.policy,
+            partition: put.partition,
+            hash: put.hash,
+            name: plain.name.clone(),
+        },
+        account: put.account.clone(),
+        container: put.container.clone(),
+        object: put.object.clone(),
+    };
+    (parts, target)
+}
+
+/// Whether the headers say nothing but what is stored and who asks.
+fn is_plain(head: &HeaderMap) -> bool {
+    head.keys().all(|name| match name.as_str() {
+        "x-delete-at" | "x-delete-after" | "if-match" | "if-none-match" | "expect"
+        | "transfer-encoding" => false,
+        "x-backend-storage-policy-index" => true,
+        other => !other.starts_with("x-backend-"),
+    })
+}
