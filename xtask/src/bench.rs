@@ -31,6 +31,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
+use crate::engine::EngineName;
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::process::{Process, free_ports, wait_for_port};
 use cairn_testkit::swift::{Layout, Swift};
@@ -133,6 +134,9 @@ pub(crate) struct Options {
     /// For `mount`: the checkpoint alone, of this many ranks
     #[arg(long, value_name = "RANKS")]
     checkpoint: Option<usize>,
+    /// Engine of all policies of Cairn's stores
+    #[arg(long, value_enum)]
+    engine: Option<EngineName>,
     /// File system or medium of the stores' devices
     #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
     file_system: FileSystem,
@@ -233,6 +237,7 @@ fn beside_swift(options: &Options) -> Result<()> {
     if options.only != Some(Only::Swift) {
         let data = cairn_disk.path().join("data");
         let store = cairn.insert(Cairn::create(&lab, &data, None)?);
+        EngineName::set(options.engine, store)?;
         store.start(Spread::OneProcess)?;
         let (port, disk) = (store.port(), cairn_disk.path());
         subjects.push(Subject::new("Cairn", port, store.processes(), disk)?);

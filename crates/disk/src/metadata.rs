@@ -8,6 +8,7 @@
 //! distinguish them. Names are latin-1 text in UTF-8 as well; in memory they have the form of
 //! `cairn_types::header_name`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use cairn_formats::pickle::{self, PickleError, Value};
@@ -89,11 +90,11 @@ impl Metadata {
     pub fn to_pickle(&self) -> Vec<u8> {
         let pairs = self.items.iter().map(|(name, value)| {
             let value = if name == NAME {
-                value.clone()
+                Cow::Borrowed(&**value)
             } else {
-                to_disk(value)
+                to_disk(Cow::Borrowed(&**value))
             };
-            (to_disk(&header_name::unescape(name)), value)
+            (to_disk(header_name::unescape(name)), value)
         });
         pickle::dump_byte_strings(pairs)
     }
@@ -157,12 +158,12 @@ fn name_from_disk(name: Value, by_python_3: bool) -> Result<String, PickleError>
 }
 
 /// Encodes each byte as the UTF-8 of the character with that number.
-fn to_disk(value: &[u8]) -> Vec<u8> {
+fn to_disk(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     if value.is_ascii() {
-        return value.to_vec();
+        return value;
     }
     let text: String = value.iter().map(|b| char::from(*b)).collect();
-    text.into_bytes()
+    Cow::Owned(text.into_bytes())
 }
 
 /// The inverse of `to_disk`; other input is unchanged.

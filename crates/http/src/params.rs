@@ -1,6 +1,8 @@
 //! Query strings and paths: decoding, encoding, splitting. Bytes that are not UTF-8 are an error,
 //! to which the caller responds 412 (paths) or 400/412 (parameters), as Swift does.
 
+use std::borrow::Cow;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Characters that Python's `urllib.parse.quote` does not encode, with `/`.
@@ -36,10 +38,15 @@ pub fn quote(text: &str) -> String {
 /// # Errors
 /// Bytes that are not UTF-8.
 pub fn unquote(text: &str) -> Result<String, NotUtf8> {
-    percent_decode_str(text)
-        .decode_utf8()
-        .map(|t| t.into_owned())
-        .map_err(|_| NotUtf8)
+    unquoted(text).map(Cow::into_owned)
+}
+
+/// Percent-decodes a path or value, which is borrowed where nothing in it is encoded.
+///
+/// # Errors
+/// Bytes that are not UTF-8.
+pub fn unquoted(text: &str) -> Result<Cow<'_, str>, NotUtf8> {
+    percent_decode_str(text).decode_utf8().map_err(|_| NotUtf8)
 }
 
 /// A query string's parameters in order, decoded; `+` is a space. At most 1,000 are read.
@@ -134,30 +141,43 @@ pub fn with_path_and_query(path: &str, query: Option<&str>) -> Option<http::Uri>
 /// Splits a decoded path into at least `min` and at most `max` segments; with `rest` the last
 /// segment takes the remainder, slashes included. A leading `/` is required; the first `min`
 /// segments must not be empty, later empty ones are `None`. (`split_path` upstream.)
-pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<Option<&str>>> {
+pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Segments<'_>> {
     let body = path.strip_prefix('/')?;
-    let mut segments: Vec<&str> = if rest {
-        body.splitn(max, '/').collect()
-    } else {
-        body.splitn(max + 1, '/').collect()
+    let mut segments = Segments {
+        all: [None; SEGMENTS_MAX],
+        len: max.min(SEGMENTS_MAX),
     };
-    if segments.len() > max {
-        // One segment too many is allowed if it is empty: a trailing slash.
-        if segments.len() == max + 1 && segments[max].is_empty() {
-            segments.pop();
-        } else {
+    let most = if rest { max } else { max + 1 };
+    let mut count = 0;
+    for segment in body.splitn(most, '/') {
+        count += 1;
+        if count <= max {
+            *segments.all.get_mut(count - 1)? = Some(segment).filter(|s| !s.is_empty());
+        } else if !segment.is_empty() {
+            // One segment too many is allowed if it is empty: a trailing slash.
             return None;
         }
     }
-    if segments.len() < min || segments.iter().take(min).any(|segment| segment.is_empty()) {
-        return None;
+    let has_all = count >= min && segments.iter().take(min).all(Option::is_some);
+    has_all.then_some(segments)
+}
+
+/// Maximum number of segments that a path is split into.
+const SEGMENTS_MAX: usize = 5;
+
+/// The segments of a path; dereferences to a slice of as many as were asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segments<'p> {
+    all: [Option<&'p str>; SEGMENTS_MAX],
+    len: usize,
+}
+
+impl<'p> std::ops::Deref for Segments<'p> {
+    type Target = [Option<&'p str>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.all[..self.len]
     }
-    let mut parts: Vec<Option<&str>> = segments
-        .into_iter()
-        .map(|s| if s.is_empty() { None } else { Some(s) })
-        .collect();
-    parts.resize(max, None);
-    Some(parts)
 }
 
 #[cfg(test)]
@@ -167,34 +187,32 @@ mod tests {
 
     #[test]
     fn splits_as_upstream() {
-        assert_eq!(split_path("/a", 1, 1, false), Some(vec![Some("a")]));
-        assert_eq!(split_path("/a/", 1, 1, false), Some(vec![Some("a")]));
-        assert_eq!(split_path("/a/c", 1, 1, false), None);
+        let split = |path, min, max, rest| {
+            let segments = split_path(path, min, max, rest);
+            segments.map(|segments| segments.to_vec())
+        };
+        assert_eq!(split("/a", 1, 1, false), Some(vec![Some("a")]));
+        assert_eq!(split("/a/", 1, 1, false), Some(vec![Some("a")]));
+        assert_eq!(split("/a/c", 1, 1, false), None);
+        assert_eq!(split("/a/c", 2, 2, false), Some(vec![Some("a"), Some("c")]));
         assert_eq!(
-            split_path("/a/c", 2, 2, false),
+            split("/a/c/", 2, 2, false),
             Some(vec![Some("a"), Some("c")])
         );
         assert_eq!(
-            split_path("/a/c/", 2, 2, false),
-            Some(vec![Some("a"), Some("c")])
-        );
-        assert_eq!(
-            split_path("/a/c/o/r", 2, 3, true),
+            split("/a/c/o/r", 2, 3, true),
             Some(vec![Some("a"), Some("c"), Some("o/r")])
         );
         assert_eq!(
-            split_path("/a/c//r", 1, 3, true),
+            split("/a/c//r", 1, 3, true),
             Some(vec![Some("a"), Some("c"), Some("/r")])
         );
+        assert_eq!(split("/a", 1, 3, true), Some(vec![Some("a"), None, None]));
+        assert_eq!(split("//c", 1, 3, true), None);
+        assert_eq!(split("/", 1, 1, false), None);
+        assert_eq!(split("a", 1, 1, false), None);
         assert_eq!(
-            split_path("/a", 1, 3, true),
-            Some(vec![Some("a"), None, None])
-        );
-        assert_eq!(split_path("//c", 1, 3, true), None);
-        assert_eq!(split_path("/", 1, 1, false), None);
-        assert_eq!(split_path("a", 1, 1, false), None);
-        assert_eq!(
-            split_path("/a/c/", 1, 3, true),
+            split("/a/c/", 1, 3, true),
             Some(vec![Some("a"), Some("c"), None])
         );
     }

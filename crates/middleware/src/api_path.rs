@@ -2,7 +2,7 @@
 //! account, container or object. A malformed header gets 412.
 
 use crate::status;
-use cairn_http::params::{split_path, unquote};
+use cairn_http::params::{split_path, unquote, unquoted};
 use cairn_http::{Response, respond};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -19,7 +19,7 @@ pub(crate) struct ApiPath {
 
 impl ApiPath {
     pub(crate) fn of(raw: &str) -> Option<ApiPath> {
-        let path = unquote(raw).ok()?;
+        let path = unquoted(raw).ok()?;
         let parts = split_path(&path, 2, 4, true)?;
         let own = |part: Option<&str>| part.map(str::to_owned);
         if parts[2].is_none() && parts[3].is_some() {

@@ -1,6 +1,6 @@
 //! Names in a request's path under the API: version, account, container, object, decoded.
 
-use cairn_http::params::{split_path, unquote};
+use cairn_http::params::{split_path, unquoted};
 use cairn_types::Constraints;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct Names {
 impl Names {
     /// Parses an encoded path; `None` if it has no account or is not UTF-8.
     pub(crate) fn of(raw: &str) -> Option<Names> {
-        let path = unquote(raw).ok()?;
+        let path = unquoted(raw).ok()?;
         let parts = split_path(&path, 2, 4, true)?;
         let own = |part: Option<&str>| part.map(str::to_owned);
         Some(Names {

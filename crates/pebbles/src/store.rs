@@ -21,7 +21,7 @@ use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
 use crate::place::Place;
 use crate::read_errors::ReadErrors;
-use crate::volume::{Volume, Volumes};
+use crate::volume::{Aligned, Volume, Volumes};
 
 pub mod checkpoint;
 mod commit;
@@ -118,6 +118,8 @@ pub(crate) struct Log {
     pub(crate) appended: u64,
     /// The highest id of a volume that anything was ever appended to.
     pub(crate) horizon: u64,
+    /// Memory of the last batch, for the next.
+    pub(crate) batch: Option<Aligned>,
 }
 
 impl Log {

@@ -444,6 +444,17 @@ impl Aligned {
         Aligned { bytes, start }
     }
 
+    /// Empty, with room for that many bytes: in the memory of a former one where it has it.
+    pub(crate) fn reusing(former: Option<Aligned>, capacity: usize) -> Self {
+        match former.filter(|former| former.bytes.capacity() >= former.start + capacity) {
+            Some(mut former) => {
+                former.bytes.truncate(former.start);
+                former
+            }
+            None => Aligned::with_capacity(capacity),
+        }
+    }
+
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

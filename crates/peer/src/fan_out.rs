@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, Request, Response};
+use cairn_http::{Body, Request};
 use cairn_types::Quorum;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
@@ -14,7 +14,7 @@ use crate::backends::Backends;
 use crate::gather::{Answer, Gather, Timeouts};
 use crate::node::{Node, backend_uri};
 use crate::nodes::Nodes;
-use crate::whole_put::{Answering, WholePut};
+use crate::whole_put::{Answering, Called, WholePut};
 
 /// Maximum bytes kept of a replica's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
@@ -114,10 +114,10 @@ impl FanOut {
 }
 
 /// A handoff's 404 carries no information unless it has a tombstone.
-fn is_useless(node: &Node, answer: &Response) -> bool {
+fn is_useless(node: &Node, answer: &Called) -> bool {
     node.handoff
-        && answer.status() == StatusCode::NOT_FOUND
-        && !answer.headers().contains_key("x-backend-timestamp")
+        && answer.status == StatusCode::NOT_FOUND
+        && !answer.headers.contains_key("x-backend-timestamp")
 }
 
 async fn one_replica(
@@ -138,28 +138,21 @@ async fn one_replica(
             continue;
         }
         let answer = match head.called(backends, &node) {
-            Some(answering) => match tokio::time::timeout(timeout, answering).await {
-                Ok(answer) => Some(Ok(answer)),
-                Err(_) => None,
-            },
-            // Boxed, so that the future of a call is not as large.
-            None => {
-                let message = request.message(&node, partition, head);
-                let call = backends.call(node.address, message, timeout);
-                Box::pin(backends.unless_hung(node.address, call)).await
-            }
+            Some(answering) => tokio::time::timeout(timeout, answering)
+                .await
+                .map_err(|_| "no answer in time".to_owned()),
+            // Boxed: calls are many, and must not carry the size of a request's future.
+            None => Box::pin(send(backends, &node, partition, request, head, timeout)).await,
         };
         let answer = match answer {
-            Some(Ok(answer)) => answer,
-            other => {
-                let error = other.and_then(Result::err).map(|error| error.to_string());
-                let error = error.unwrap_or_else(|| "the server hangs".to_owned());
+            Ok(answer) => answer,
+            Err(error) => {
                 debug!(node = %node.name(), error, "no answer");
                 nodes.limiter().increment(&node, "no answer");
                 continue;
             }
         };
-        let status = answer.status().as_u16();
+        let status = answer.status.as_u16();
         let is_good = match request.method.is_safe() {
             true => nodes.check(&node, status),
             false => nodes.check_write(&node, status),
@@ -171,22 +164,43 @@ async fn one_replica(
             was_useless = true;
             continue;
         }
-        let (parts, body) = answer.into_parts();
-        let collected = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES));
-        let body = match backends.unless_hung(node.address, collected).await {
-            Some(Ok(Ok(body))) => body,
-            _ => {
-                nodes.limiter().increment(&node, "answer broken off");
-                continue;
-            }
-        };
-        let status = parts.status.as_u16();
         return Some(Answer {
             status,
-            headers: parts.headers,
-            body,
+            headers: answer.headers,
+            body: answer.body,
             node: Some(node),
         });
     }
     None
+}
+
+/// Sends the request to a node, and reads the answer whole; the error says why there is none.
+async fn send(
+    backends: &Backends,
+    node: &Node,
+    partition: u32,
+    request: &FanOut,
+    head: &Head,
+    timeout: Duration,
+) -> Result<Called, String> {
+    let hangs = || "the server hangs".to_owned();
+    let call = backends.call(
+        node.address,
+        request.message(node, partition, head),
+        timeout,
+    );
+    let answer = backends.unless_hung(node.address, call).await;
+    let answer = answer.ok_or_else(hangs)?;
+    let (parts, body) = answer.map_err(|error| error.to_string())?.into_parts();
+    let collected = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES));
+    match backends.unless_hung(node.address, collected).await {
+        Some(Ok(Ok(body))) => Ok(Called {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }),
+        Some(Ok(Err(error))) => Err(format!("answer broken off: {error}")),
+        Some(Err(_)) => Err("the answer's end did not come in time".to_owned()),
+        None => Err(hangs()),
+    }
 }

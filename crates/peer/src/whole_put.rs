@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cairn_http::Response;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use http::{HeaderMap, StatusCode};
 
 use crate::heads::ObjectHeads;
 use crate::node::Node;
@@ -47,8 +47,15 @@ impl Prepared {
     }
 }
 
-/// The answer to a call.
-pub type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+/// A server's answer to a call, whole.
+pub struct Called {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// The answer to a call that is to come.
+pub type Answering = Pin<Box<dyn Future<Output = Called> + Send>>;
 
 /// An object server that takes PUTs by a call.
 pub trait TakesPuts: Send + Sync {

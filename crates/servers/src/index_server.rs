@@ -50,7 +50,7 @@ impl RequestPath {
         let invalid = || Refused::BadRequest(format!("Invalid path: {}", quote_path(&path)));
         let parts =
             split_path(&path, segments.0, segments.1, segments.1 == 5).ok_or_else(invalid)?;
-        let mut parts = parts.into_iter().map(|part| part.map(str::to_owned));
+        let mut parts = parts.iter().map(|part| part.map(str::to_owned));
         let mut next = || parts.next().flatten();
         let target = RequestPath {
             device: next().unwrap_or_default(),

@@ -184,9 +184,10 @@ fn next_part_power(parts: &Parts) -> Option<u32> {
 }
 
 /// Runs a write to its end, even if the caller stops waiting.
-fn to_the_end<F>(work: F) -> impl Future<Output = Result<Response, Refusal>> + Send
+fn to_the_end<T, F>(work: F) -> impl Future<Output = Result<T, Refusal>> + Send
 where
-    F: Future<Output = Result<Response, Refusal>> + Send + 'static,
+    T: Send + 'static,
+    F: Future<Output = Result<T, Refusal>> + Send + 'static,
 {
     let ended = cairn_http::to_the_end(work);
     ended.map(|ended| ended.unwrap_or(Err(Refusal::Failed)))

@@ -129,10 +129,8 @@ impl Target {
         }
         let whole = format!("/{path}");
         let parts = split_path(&whole, 1, 3, true);
-        let mut parts = parts
-            .with_context(|| format!("Invalid path: {whole}"))?
-            .into_iter()
-            .map(|part| part.map(str::to_owned));
+        let parts = parts.with_context(|| format!("Invalid path: {whole}"))?;
+        let mut parts = parts.iter().map(|part| part.map(str::to_owned));
         let mut part = || parts.next().flatten();
         Ok(Some(Target {
             account: part().unwrap_or_default(),

@@ -10,6 +10,7 @@ use super::disk::Disk;
 use super::load::Verb;
 use super::protection::Bar;
 use super::{Cell, Options, Subject, alternate};
+use crate::engine::EngineName;
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::figures::median;
 
@@ -37,6 +38,7 @@ impl Pair {
         for (name, program) in programs {
             let disk = Disk::fresh(dir, name, options.file_system)?;
             let mut store = Cairn::create(program, &disk.path().join("data"), None)?;
+            EngineName::set(options.engine, &store)?;
             store.start(Spread::OneProcess)?;
             let subject = Subject::new(name, store.port(), store.processes(), disk.path())?;
             subject.freeze(true);

@@ -103,7 +103,7 @@ impl DarkData {
     /// Looks up an object; `name` is `/account/container/object`.
     pub(super) async fn look_for(&self, name: &str) -> Found {
         let Some([Some(account), Some(container), Some(object)]) = split_path(name, 3, 3, true)
-            .and_then(|parts| <[Option<&str>; 3]>::try_from(parts).ok())
+            .and_then(|parts| <[Option<&str>; 3]>::try_from(&*parts).ok())
         else {
             return Found::Unknown;
         };

@@ -19,6 +19,9 @@ use crate::volume::{Aligned, Volume};
 /// Bytes of records that have room together in a batch which takes them still.
 const TOGETHER_MAX: usize = BATCH_MAX - BATCH_SOFT_MAX - BLOCK - UNIT;
 
+/// Largest batch whose memory is kept for the next.
+const KEPT_BATCH_BYTES: usize = 256 << 10;
+
 type Ended = Result<Outcome, PebblesError>;
 
 /// How changes ended, by their numbers, and the debts of those that owe a row.
@@ -430,7 +433,7 @@ impl Store {
         let len = len.next_multiple_of(BLOCK);
         let volume = self.active(log, class, len as u64)?;
         let start = volume.used();
-        let mut bytes = Aligned::with_capacity(len);
+        let mut bytes = Aligned::reusing(log.batch.take(), len);
         bytes.extend(&[0; UNIT]);
         let mut places = Vec::with_capacity(batch.len());
         for planned in batch {
@@ -474,6 +477,9 @@ impl Store {
         log.next_sequence = log.next_sequence.max(behind);
         log.appended += len as u64;
         volume.set_used(start + len as u64);
+        if len <= KEPT_BATCH_BYTES {
+            log.batch = Some(bytes);
+        }
         for (planned, place) in batch.iter().zip(&places) {
             volume.note_written(&planned.header, *place);
         }

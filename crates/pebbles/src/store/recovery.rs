@@ -328,6 +328,7 @@ impl Replay<'_> {
             next_sequence: self.next_sequence,
             appended: self.replayed_bytes,
             horizon: used.iter().map(|volume| volume.id).max().unwrap_or(0),
+            batch: None,
         };
         for volume in prepared {
             log.add_prepared(volume);

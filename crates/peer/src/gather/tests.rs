@@ -14,7 +14,7 @@ use crate::heads::{ObjectHeads, Rows, Told};
 use crate::hosts::tests::ring_of;
 use crate::nodes::Nodes;
 use crate::rings::LoadedRing;
-use crate::whole_put::{Answering, Prepared, TakesPuts, WholePut};
+use crate::whole_put::{Answering, Called, Prepared, TakesPuts, WholePut};
 
 const TIMEOUTS: Timeouts = Timeouts {
     node: Duration::from_secs(10),
@@ -328,7 +328,14 @@ impl TakesPuts for TakesMost {
             1 => StatusCode::CREATED,
             _ => StatusCode::INSUFFICIENT_STORAGE,
         };
-        Some(Box::pin(async move { respond::empty(status) }))
+        let (headers, body) = (HeaderMap::new(), Bytes::new());
+        Some(Box::pin(async move {
+            Called {
+                status,
+                headers,
+                body,
+            }
+        }))
     }
 }
 

@@ -6,15 +6,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cairn_disk::owed::Debt;
 use cairn_disk::{Device, DiskError, Durability, Engine, Metadata, ObjectKey};
-use cairn_http::respond::set;
-use cairn_http::{Body, Response};
+use cairn_http::Response;
 use cairn_index::{DbKey, DbKind, ObjectRow};
-use cairn_peer::whole_put::Answering;
+use cairn_peer::whole_put::{Answering, Called};
 use cairn_peer::{Node, TakesPuts, WholePut, backend_uri};
 use cairn_types::ObjectHash;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, ETAG, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, StatusCode};
 
@@ -26,6 +26,9 @@ use super::put::{
 use super::status::Refusal;
 use super::target::Target;
 use super::{Inner, ObjectServer, to_the_end};
+
+/// Maximum size of a refusal's text.
+const REFUSAL_MAX_BYTES: u64 = 64 << 10;
 
 /// What a server makes of a PUT, the same for all replicas that are its own.
 struct Plain {
@@ -62,7 +65,11 @@ impl TakesPuts for ObjectServer {
         let (inner, put, plain) = (self.0.clone(), put.clone(), plain.clone());
         let written = to_the_end(async move { inner.put_plain(&put, &plain, &replica).await });
         Some(Box::pin(async move {
-            written.await.unwrap_or_else(Refusal::into_response)
+            match written.await {
+                Ok(called) => called,
+                // Boxed, so that the future of a write is not as large.
+                Err(refusal) => Box::pin(called(refusal.into_response())).await,
+            }
         }))
     }
 }
@@ -113,7 +120,7 @@ impl Inner {
         put: &WholePut,
         plain: &Plain,
         replica: &Replica,
-    ) -> Result<Response, Refusal> {
+    ) -> Result<Called, Refusal> {
         let key = ObjectKey {
             policy: put.policy,
             partition: put.partition,
@@ -144,11 +151,14 @@ impl Inner {
             // Boxed, so that the future of a row that was given is not as large.
             Box::pin(self.send_row(put, plain, replica, debt)).await?;
         }
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::CREATED;
-        let etag = metadata.get_str("ETag").unwrap_or("");
-        set(response.headers_mut(), "etag", ["\"", etag, "\""].concat());
-        Ok(response)
+        let mut headers = HeaderMap::with_capacity(1);
+        let etag = ["\"", metadata.get_str("ETag").unwrap_or(""), "\""].concat();
+        headers.extend(HeaderValue::try_from(etag).ok().map(|etag| (ETAG, etag)));
+        Ok(Called {
+            status: StatusCode::CREATED,
+            headers,
+            body: Bytes::new(),
+        })
     }
 
     /// Gives the row, where it is owed, to a database of this process; gives the debt back where a request has to
@@ -188,6 +198,17 @@ impl Inner {
             debt.settle();
         }
         Ok(())
+    }
+}
+
+/// A refusal as the answer to a call.
+async fn called(response: Response) -> Called {
+    let (parts, body) = response.into_parts();
+    Called {
+        status: parts.status,
+        headers: parts.headers,
+        // It is in memory.
+        body: body.collect(REFUSAL_MAX_BYTES).await.unwrap_or_default(),
     }
 }
 
