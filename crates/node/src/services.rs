@@ -42,7 +42,7 @@ type Server = (ServerConf, ServerSettings);
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
-    /// What of each is called without a request.
+    /// Parts of each that are called without a request.
     calls: Vec<Calls>,
     local_rows: Arc<LocalRows>,
     daemons: Vec<Arc<dyn Daemon>>,
@@ -252,7 +252,7 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
         .collect()
 }
 
-/// What of a server others of its process call without a request, past its pipeline.
+/// Parts of a server that others of its process call without a request, past its pipeline.
 #[derive(Clone, Default)]
 struct Calls {
     /// Databases that take rows.

@@ -26,7 +26,7 @@ impl Told {
     }
 }
 
-/// Where the object's row goes.
+/// The destination of the object's row.
 #[derive(Clone)]
 pub struct Rows {
     pub told: Told,
@@ -36,7 +36,7 @@ pub struct Rows {
     pub shard: Option<String>,
 }
 
-/// Where the entry in the expirer's queue goes.
+/// The destination of the entry in the expirer's queue.
 #[derive(Clone)]
 pub struct Expiry {
     pub told: Told,

@@ -32,12 +32,12 @@ pub struct WholePut {
     pub prepared: Prepared,
 }
 
-/// What the first server has made of a PUT, for the other replicas.
+/// A note of the first server about a PUT, for the other replicas.
 #[derive(Default)]
 pub struct Prepared(OnceLock<Option<Box<dyn Any + Send + Sync>>>);
 
 impl Prepared {
-    /// What `make` returns, which is called once. `None` if that is nothing, or of another type.
+    /// The note, which `make` makes once. `None` if it makes none, or the note is of another type.
     pub fn get_or_make<T: Send + Sync + 'static>(
         &self,
         make: impl FnOnce() -> Option<T>,

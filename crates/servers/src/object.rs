@@ -26,6 +26,7 @@ mod promise;
 mod promises;
 mod put;
 mod replicate;
+mod small;
 mod ssync;
 mod status;
 mod target;

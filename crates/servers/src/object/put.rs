@@ -11,17 +11,12 @@ use cairn_disk::container_row::of_metadata;
 use cairn_disk::metadata::FRAGMENT_INDEX;
 use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
-use cairn_disk::{
-    Device, Disk, DiskError, Durability, Engine, FragmentChoice, Metadata, ObjectEngine, ObjectKey,
-    ObjectWriter, OpenOptions,
-};
-use cairn_formats::conditional::{EntityTags, normalize_etag};
+use cairn_disk::{Device, DiskError, Durability, Metadata, ObjectWriter};
 use cairn_http::respond::{header, set};
 use cairn_http::{Body, Response, SharedDigest, SharedFooters};
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
-use cairn_types::plant::Plant;
-use cairn_types::{ObjectHash, ServerKind, Timestamp};
+use cairn_types::{ServerKind, Timestamp};
 use http::HeaderMap;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue, TRANSFER_ENCODING,
@@ -35,13 +30,13 @@ use super::headers::{check_metadata, copy_footers, copy_metadata, delete_at, fla
 use super::owed::{owes_row, row_of};
 use super::phases::{Content, Phases};
 use super::promise;
+use super::small::{
+    Check, Existing, SMALL_UPLOAD_MAX_BYTES, check_existing, complete, received_etag, write_whole,
+};
 use super::status::{self, Refusal};
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
-
-/// Maximum size in bytes of uploads written in one job.
-pub(super) const SMALL_UPLOAD_MAX_BYTES: u64 = 64 << 10;
 
 /// Maximum blocks in use for batches of [`LARGE_BATCH_BYTES`] bytes.
 const FEW_BLOCKS_MAX: usize = 128;
@@ -64,13 +59,6 @@ struct Upload {
     footers: Option<SharedFooters>,
 }
 
-/// Conditions of replacing the existing object.
-pub(super) struct Check {
-    pub(super) timestamp: Timestamp,
-    pub(super) if_none_match: Option<String>,
-    pub(super) fragment: Option<u32>,
-}
-
 impl Upload {
     fn check(&self) -> Check {
         Check {
@@ -79,12 +67,6 @@ impl Upload {
             fragment: self.fragment,
         }
     }
-}
-
-/// State before the upload.
-#[derive(Default)]
-pub(super) struct Existing {
-    pub(super) delete_at: Option<u64>,
 }
 
 impl Inner {
@@ -447,45 +429,6 @@ impl Inner {
     }
 }
 
-/// Checks what exists, and makes a whole upload durable, in one job; `owes`: its row is owed. Returns what existed,
-/// and the metadata, which `metadata` makes on the thread of that job.
-pub(super) async fn write_whole(
-    (device, engine, key): (&Arc<Device>, &Arc<dyn Engine>, &ObjectKey),
-    check: Check,
-    body: Bytes,
-    metadata: impl FnOnce(&Bytes) -> Result<Metadata, Refusal> + Send + 'static,
-    (durability, owes): (Durability, bool),
-) -> Result<(Existing, Metadata, Option<Debt>), Refusal> {
-    let bytes = body.len();
-    let (kept_engine, own) = (engine.clone(), key.clone());
-    let write = move |disk: &Disk| {
-        let (engine, key) = (&*kept_engine, own);
-        let checked = check_existing(engine, disk, &key, check)?;
-        let existing = match checked {
-            Ok(existing) => existing,
-            Err(refusal) => return Ok(Step::Done(Err(refusal))),
-        };
-        let metadata = match metadata(&body) {
-            Ok(metadata) => metadata,
-            Err(refusal) => return Ok(Step::Done(Err(refusal))),
-        };
-        let kept = metadata.clone();
-        let written = match owes {
-            true => engine.put_small_owing(disk, &key, body, kept)?,
-            false => engine
-                .put_small(disk, &key, body, kept, durability)?
-                .map(|()| None),
-        };
-        Ok(written.map(move |debt| Ok((existing, metadata, debt))))
-    };
-    let is_at_hand = |disk: &Disk| engine.is_put_at_hand(disk, key, bytes);
-    let written = match engine.hands_writes_over() {
-        true => device.commit_at_hand(is_at_hand, write),
-        false => device.commit(write),
-    };
-    written.await.map_err(Refusal::from).and_then(|w| w)
-}
-
 /// Headers of the update of a PUT's container: what its metadata says, with the overrides among the headers of
 /// the request.
 pub(super) fn put_headers<'h>(
@@ -529,62 +472,6 @@ fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refus
         None if body.is_empty() => Err(Refusal::LengthRequired),
         None => Ok(body.length()),
     }
-}
-
-pub(super) fn received_etag(headers: &HeaderMap) -> String {
-    normalize_etag(header(headers, "etag").unwrap_or("")).to_owned()
-}
-
-/// Adds metadata that depends on the content, and checks it against the request's.
-pub(super) fn complete(
-    mut metadata: Metadata,
-    size: u64,
-    md5: [u8; 16],
-    received: String,
-) -> Result<Metadata, Refusal> {
-    let etag = ObjectHash(md5).hex();
-    if !received.is_empty() && received != etag {
-        return Err(Refusal::EtagMismatch);
-    }
-    metadata.set("Content-Length", size.to_string());
-    metadata.set("ETag", etag);
-    Ok(metadata)
-}
-
-/// Checks that the upload may replace the existing object.
-fn check_existing(
-    engine: &dyn ObjectEngine,
-    disk: &Disk,
-    key: &ObjectKey,
-    check: Check,
-) -> Result<Result<Existing, Refusal>, DiskError> {
-    let mut existing = Existing::default();
-    let (timestamp, if_none_match) = (check.timestamp, check.if_none_match);
-    let mut options = OpenOptions::metadata(timestamp);
-    options.fragment = FragmentChoice::of_index(check.fragment);
-    let before = match engine.open(disk, key, &options) {
-        Ok(open) => {
-            let etag = open.info.etag();
-            if if_none_match.is_some_and(|tags| EntityTags::parse(&tags).contains(etag)) {
-                return Ok(Err(Refusal::PreconditionFailed("")));
-            }
-            existing.delete_at = open.info.metadata.delete_at();
-            open.info.data_timestamp
-        }
-        Err(DiskError::Deleted { timestamp }) => timestamp,
-        Err(DiskError::Expired(info)) => info.timestamp(),
-        Err(
-            DiskError::NotExist
-            | DiskError::Quarantined(_)
-            | DiskError::Unreadable(_)
-            | DiskError::StateChanged,
-        ) => Timestamp::ZERO,
-        Err(error) => return Err(error),
-    };
-    if before >= timestamp && !Plant::OlderWins.is_on() {
-        return Ok(Err(Refusal::Conflict(Some(before))));
-    }
-    Ok(Ok(existing))
 }
 
 /// An upload in progress; if dropped, it is discarded on its device's thread.

@@ -1,10 +1,13 @@
 //! Status codes of the object server: of its refusals, and of what it did.
 
+use bytes::Bytes;
 use cairn_disk::{DeviceError, DiskError};
 use cairn_http::respond::{self, set, standard, text};
 use cairn_http::{Body, BodyError, Response};
+use cairn_peer::whole_put::Called;
 use cairn_types::Timestamp;
-use http::StatusCode;
+use http::header::{ETAG, HeaderValue};
+use http::{HeaderMap, StatusCode};
 
 /// Reasons for a refusal.
 #[derive(Debug)]
@@ -72,6 +75,18 @@ pub(super) fn object() -> Response {
 /// 201: the object is written.
 pub(super) fn created() -> Response {
     standard(StatusCode::CREATED)
+}
+
+/// 201 to a call, with the object's ETag alone: whoever calls adds the other headers of its answer.
+pub(super) fn created_by_call(etag: &str) -> Called {
+    let mut headers = HeaderMap::with_capacity(1);
+    let quoted = HeaderValue::try_from(["\"", etag, "\""].concat());
+    headers.extend(quoted.ok().map(|etag| (ETAG, etag)));
+    Called {
+        status: StatusCode::CREATED,
+        headers,
+        body: Bytes::new(),
+    }
 }
 
 /// 202: metadata are written.

@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use cairn_disk::owed::Debt;
 use cairn_disk::{Device, DiskError, Durability, Engine, Metadata, ObjectKey};
 use cairn_http::Response;
@@ -14,23 +13,22 @@ use cairn_index::{DbKey, DbKind, ObjectRow};
 use cairn_peer::whole_put::{Answering, Called};
 use cairn_peer::{Node, TakesPuts, WholePut, backend_uri};
 use cairn_types::ObjectHash;
-use http::header::{CONTENT_TYPE, ETAG, HeaderValue};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request};
 
 use super::headers::check_metadata;
 use super::owed::row_of;
-use super::put::{
-    Check, SMALL_UPLOAD_MAX_BYTES, complete, put_headers, received_etag, write_whole,
-};
-use super::status::Refusal;
+use super::put::put_headers;
+use super::small::{Check, SMALL_UPLOAD_MAX_BYTES, complete, received_etag, write_whole};
+use super::status::{Refusal, created_by_call};
 use super::target::Target;
 use super::{Inner, ObjectServer, to_the_end};
 
 /// Maximum size of a refusal's text.
 const REFUSAL_MAX_BYTES: u64 = 64 << 10;
 
-/// What a server makes of a PUT, the same for all replicas that are its own.
+/// A PUT as its server has checked it, for all replicas that are its own.
 struct Plain {
     /// The server, by its address in memory.
     server: usize,
@@ -151,14 +149,7 @@ impl Inner {
             // Boxed, so that the future of a row that was given is not as large.
             Box::pin(self.send_row(put, plain, replica, debt)).await?;
         }
-        let mut headers = HeaderMap::with_capacity(1);
-        let etag = ["\"", metadata.get_str("ETag").unwrap_or(""), "\""].concat();
-        headers.extend(HeaderValue::try_from(etag).ok().map(|etag| (ETAG, etag)));
-        Ok(Called {
-            status: StatusCode::CREATED,
-            headers,
-            body: Bytes::new(),
-        })
+        Ok(created_by_call(metadata.get_str("ETag").unwrap_or("")))
     }
 
     /// Gives the row, where it is owed, to a database of this process; gives the debt back where a request has to
