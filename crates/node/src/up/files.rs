@@ -190,6 +190,7 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
          # One process has all databases open: remove this before others work on them.\n\
          exclusive_databases = yes\n\
          recon_cache_path = {cache}\n\
+         {more}\
          log_level = WARNING\n\
          \n\
          [pipeline:main]\n\
@@ -208,6 +209,10 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
         cache = layout.cache.display(),
         server = role.server_name(),
         role = role.as_str(),
+        more = match role {
+            Role::Object => VOLUMES,
+            _ => "",
+        },
     );
     text.push_str(match role {
         Role::Proxy => "",
@@ -224,6 +229,10 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
     }
     text
 }
+
+/// Volumes of 32 MiB: all devices are folders of one file system, and each begins with five volumes for every
+/// policy.
+const VOLUMES: &str = "pebbles_volume_bytes = 33554432\n";
 
 // Passes are less frequent and auditors slower than by default: a small store shares its host with
 // its clients, and a pass costs the same whether or not anything is wrong.
