@@ -30,8 +30,7 @@ const REFUSAL_MAX_BYTES: u64 = 64 << 10;
 
 /// A PUT as its server has checked it, for all replicas that are its own.
 struct Plain {
-    /// The server, by its address in memory.
-    server: usize,
+    server: Arc<Inner>,
     engine: Arc<dyn Engine>,
     /// Path of the object.
     name: Arc<str>,
@@ -49,10 +48,9 @@ struct Replica {
 
 impl TakesPuts for ObjectServer {
     fn put(&self, put: &Arc<WholePut>, replica: usize, node: &Node) -> Option<Answering> {
-        let server = Arc::as_ptr(&self.0) as usize;
-        let make = || self.0.plain(put, server).map(Arc::new);
+        let make = || self.0.plain(put).map(Arc::new);
         let plain: &Arc<Plain> = put.prepared.get_or_make(make)?;
-        if plain.server != server {
+        if !Arc::ptr_eq(&plain.server, &self.0) {
             return None;
         }
         let replica = Replica {
@@ -60,8 +58,9 @@ impl TakesPuts for ObjectServer {
             node: node.clone(),
             device: self.0.device(&node.device.device).ok()?,
         };
-        let (inner, put, plain) = (self.0.clone(), put.clone(), plain.clone());
-        let written = to_the_end(async move { inner.put_plain(&put, &plain, &replica).await });
+        let (put, plain) = (put.clone(), plain.clone());
+        let written =
+            to_the_end(async move { plain.server.put_plain(&put, &plain, &replica).await });
         Some(Box::pin(async move {
             match written.await {
                 Ok(called) => called,
@@ -74,7 +73,7 @@ impl TakesPuts for ObjectServer {
 
 impl Inner {
     /// Checks a PUT; `None`: it is to come as a request.
-    fn plain(&self, put: &WholePut, server: usize) -> Option<Plain> {
+    fn plain(self: &Arc<Self>, put: &WholePut) -> Option<Plain> {
         let (head, config) = (&put.heads.shared, &self.config);
         let limits = &config.constraints;
         let bytes = put.body.len() as u64;
@@ -101,7 +100,7 @@ impl Inner {
         let metadata = self.metadata_of(head, put.timestamp);
         let metadata = complete(metadata, bytes, put.md5, received_etag(head)).ok()?;
         Some(Plain {
-            server,
+            server: self.clone(),
             engine: self.engine(put.policy).ok()?,
             name: ["/", &put.account, "/", &put.container, "/", &put.object]
                 .concat()
@@ -140,13 +139,12 @@ impl Inner {
             (Durability::AtOnce, owes),
         );
         let (existing, metadata, debt) = written.await?;
+        // Both are boxed, so that the future of a write without them is not as large.
         if let Some(old) = existing.delete_at {
             let (parts, target) = request_of(put, plain, replica);
-            self.dequeue_expiry(&parts, &target, put.timestamp, old)
-                .await;
+            Box::pin(self.dequeue_expiry(&parts, &target, put.timestamp, old)).await;
         }
         if let Err(debt) = self.give(put, plain, replica, debt) {
-            // Boxed, so that the future of a row that was given is not as large.
             Box::pin(self.send_row(put, plain, replica, debt)).await?;
         }
         Ok(created_by_call(metadata.get_str("ETag").unwrap_or("")))
