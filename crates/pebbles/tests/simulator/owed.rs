@@ -6,23 +6,26 @@ use cairn_pebbles::object::EntryKind;
 use crate::world::{Checked, World};
 
 impl World {
-    /// Every row that is owed is made anew, unless its record counts no longer; some of them are then
-    /// durable.
+    /// Every row that is owed is made anew, unless its record counts no longer (the engine keeps an object for a
+    /// while whose row may be owed, this is below it): then none is owed, also when a replicator brings the
+    /// same record again. Some of the others are then durable.
     pub(super) fn check_owed(&mut self) -> Checked {
         let Some((store, _)) = &self.store else {
             return Ok(());
         };
         let store = store.clone();
         let made = store.take_failed_rows(usize::MAX);
-        for (key, timestamp) in &self.owed {
+        self.owed.retain(|(key, timestamp)| {
             let entries = store.index().get(key.0, key.1);
-            let counts = entries.iter().any(|entry| {
+            entries.iter().any(|entry| {
                 let is_of_row = matches!(entry.kind, EntryKind::Data | EntryKind::Tombstone);
                 is_of_row && entry.timestamp == *timestamp
-            });
+            })
+        });
+        for (key, timestamp) in &self.owed {
             let is_it =
                 |(owed, _): &(Owed, Debt)| (owed.hash, owed.timestamp) == (key.1, *timestamp);
-            if counts && !made.iter().any(is_it) && !self.is_hit(*key) {
+            if !made.iter().any(is_it) && !self.is_hit(*key) {
                 let hash = key.1.0[0];
                 return Err(format!(
                     "{hash:02x}: the row of {timestamp:?} is owed, and lost"
