@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use cairn_mount::MountOptions;
+use cairn_mount::{Failure, MountOptions};
 use cairn_node::logging::{self, LogOptions};
 use cairn_node::settings::LogLevel;
 
@@ -44,7 +44,18 @@ fn sweep(arguments: SweepArguments) -> Result<()> {
         swept.pinned,
         swept.large_objects,
     );
-    Ok(())
+    if swept.failures.is_empty() {
+        return Ok(());
+    }
+    for Failure { name, reason } in &swept.failures {
+        let _ = writeln!(std::io::stderr(), "{name}: {reason}");
+    }
+    bail!(
+        "{} objects could not be read or removed, as the lines above say; {} segments stay that files \
+         among them may refer to",
+        swept.failures.len(),
+        swept.doubtful
+    );
 }
 
 pub(crate) fn run(arguments: MountArguments) -> Result<()> {

@@ -39,4 +39,4 @@ mod turns;
 mod vfs;
 
 pub use run::{MountError, MountOptions, mount, run, sweep};
-pub use sweep::Swept;
+pub use sweep::{Failure, Swept};

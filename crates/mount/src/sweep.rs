@@ -10,35 +10,46 @@
 //! Segments of files that are open without a name, or written without a sync, are protected by
 //! pins: each mount with such files maintains an object `.segments/pins/MOUNT` with their ids,
 //! which is valid for an hour after it was last written.
+//!
+//! A file whose manifest cannot be read does not end a sweep. Everything that it may refer to stays:
+//! all segments that were uploaded before its last change, and all marks.
 
 mod links;
+mod mark;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::StreamExt;
 
 use crate::commit::{Committer, random_id};
 use crate::store::{
-    Expect, Form, Headers, ObjectName, Result, Row, SEGMENTS, Store, StoreError, Why, file_id,
-    insist,
+    Expect, Headers, ObjectName, Result, Row, SEGMENTS, Store, StoreError, Why, file_id, insist,
 };
 use crate::turns;
 
 /// Maximum concurrent requests of a sweep.
 const CONCURRENT_REQUESTS_MAX: usize = 8;
-/// Maximum restarts of marking, because a large object disappeared during it.
-const MARKS_MAX: u32 = 5;
 const PIN_LEASE: Duration = Duration::from_secs(3600);
 const ID_CHARS: usize = 32;
 /// Maximum size of the record: half a million names.
 const FOUND_MAX_BYTES: u64 = 64 << 20;
 
+/// Maximum number of failures: behind that it is the store that fails.
+const FAILURES_MAX: usize = 100;
+
+/// An object that could not be read or removed, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub name: String,
+    pub reason: String,
+}
+
 /// The result of a sweep.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Number of large objects whose manifests were read.
+    /// Number of large objects.
     pub large_objects: u64,
     pub segments: u64,
     /// Number of segments unreferenced for less than the grace period.
@@ -47,6 +58,23 @@ pub struct Swept {
     pub pinned: u64,
     pub removed: u64,
     pub removed_bytes: u64,
+    /// Number of unreferenced segments that a file may refer to whose manifest was not read.
+    pub doubtful: u64,
+    pub failures: Vec<Failure>,
+}
+
+impl Swept {
+    /// Records a failure that concerns one object; others are those of the sweep.
+    fn failed(&mut self, name: &str, error: StoreError) -> Result<()> {
+        if error.why == Why::Denied || self.failures.len() >= FAILURES_MAX {
+            return Err(error);
+        }
+        self.failures.push(Failure {
+            name: name.to_owned(),
+            reason: error.message,
+        });
+        Ok(())
+    }
 }
 
 /// Options of a sweep.
@@ -103,24 +131,22 @@ fn write_found(found: &BTreeMap<String, i64>) -> Bytes {
     lines.collect::<String>().into()
 }
 
+/// A segment or mark.
+struct Ours {
+    bytes: u64,
+    /// Seconds at which it was written.
+    written: i64,
+}
+
 /// The objects below `.segments/`.
 #[derive(Default)]
 struct Inventory {
-    /// Segments and marks, with their sizes.
-    ours: BTreeMap<String, u64>,
+    /// Segments and marks.
+    ours: BTreeMap<String, Ours>,
     /// Ids of pinned files.
     pinned: HashSet<String>,
     found: BTreeMap<String, i64>,
     homes: links::Homes,
-}
-
-/// Everything that manifests refer to.
-#[derive(Default)]
-struct Marked {
-    names: HashSet<String>,
-    /// Number of objects that refer to segments of a file, by its id.
-    holders: HashMap<String, usize>,
-    links: links::Links,
 }
 
 impl<S: Store> Committer<S> {
@@ -160,7 +186,7 @@ impl<S: Store> Committer<S> {
         let marked = self.mark(&mut swept).await?;
         let (mut waiting, mut due) = (BTreeMap::new(), Vec::new());
         let grace = options.grace.as_secs() as i64;
-        for (name, bytes) in &inventory.ours {
+        for (name, ours) in &inventory.ours {
             let id = file_id(name).unwrap_or_default();
             let is_mark = is_mark(name);
             swept.segments += u64::from(!is_mark);
@@ -175,7 +201,10 @@ impl<S: Store> Committer<S> {
             let since = inventory.found.get(name).copied().unwrap_or(now);
             match () {
                 () if is_pinned => swept.pinned += u64::from(!is_mark),
-                () if now - since >= grace => due.push((name.clone(), *bytes)),
+                () if marked.may_be_of_unread(ours.written, is_mark) => {
+                    swept.doubtful += u64::from(!is_mark);
+                }
+                () if now - since >= grace => due.push((name.clone(), ours.bytes)),
                 () => {
                     swept.waiting += u64::from(!is_mark);
                     waiting.insert(name.clone(), since);
@@ -188,12 +217,17 @@ impl<S: Store> Committer<S> {
         self.remember(&waiting, &inventory.found).await?;
         let delete = |(name, bytes): (String, u64)| async move {
             let delete = || self.store.delete(&name, Expect::Anything);
-            insist(delete).await.map(|_| (is_mark(&name), bytes))
+            let deleted = insist(delete).await;
+            (name, bytes, deleted)
         };
         let deleted = futures_util::stream::iter(due.into_iter().map(delete));
         let mut deleted = deleted.buffer_unordered(CONCURRENT_REQUESTS_MAX);
-        while let Some((is_mark, bytes)) = deleted.try_next().await? {
-            swept.removed += u64::from(!is_mark);
+        while let Some((name, bytes, deleted)) = deleted.next().await {
+            if let Err(error) = deleted {
+                swept.failed(&name, error)?;
+                continue;
+            }
+            swept.removed += u64::from(!is_mark(&name));
             swept.removed_bytes += bytes;
         }
         Ok(swept)
@@ -252,7 +286,8 @@ impl<S: Store> Committer<S> {
                     let text = String::from_utf8_lossy(&text).into_owned();
                     inventory.pinned.extend(text.lines().map(str::to_owned));
                 } else if is_ours(&name) {
-                    inventory.ours.insert(name, bytes);
+                    let written = changed.seconds;
+                    inventory.ours.insert(name, Ours { bytes, written });
                 } else if name.starts_with(&links) {
                     inventory.homes.take(&name, bytes);
                 } else if name.starts_with(&times) && now - changed.seconds > lease {
@@ -278,111 +313,6 @@ impl<S: Store> Committer<S> {
             Ok(pieces) => Ok(pieces.concat()),
             Err(error) if error.why == Why::NotFound => Ok(Vec::new()),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Collects everything below `.segments/` that an object of the container refers to.
-    async fn mark(&self, swept: &mut Swept) -> Result<Marked> {
-        for _ in 0..MARKS_MAX {
-            let mut marked = Marked::default();
-            let large = self.large_objects(&mut marked.links).await?;
-            swept.large_objects = large.len() as u64;
-            let references = |name: String| async move { self.references(&name).await };
-            let references = futures_util::stream::iter(large.into_iter().map(references));
-            let references: Vec<Option<Vec<String>>> = references
-                .buffered(CONCURRENT_REQUESTS_MAX)
-                .try_collect()
-                .await?;
-            // An object that is gone may have been renamed to a name that the listing had already
-            // passed.
-            if references.iter().all(Option::is_some) {
-                for names in references.into_iter().flatten() {
-                    let ids: HashSet<&str> = names.iter().filter_map(|n| file_id(n)).collect();
-                    for id in ids {
-                        *marked.holders.entry(id.to_owned()).or_default() += 1;
-                    }
-                    marked.names.extend(names);
-                }
-                return Ok(marked);
-            }
-        }
-        let message = "large files of the container keep coming and going: sweep later";
-        Err(StoreError::new(Why::Changed, message))
-    }
-
-    /// Names of all large objects that are files; takes the hard links of the container.
-    async fn large_objects(&self, links: &mut links::Links) -> Result<Vec<String>> {
-        let (mut large, mut marker) = (Vec::new(), String::new());
-        let (own, behind_own) = (format!("{SEGMENTS}/"), format!("{SEGMENTS}0"));
-        let homes = crate::store::links_folder();
-        loop {
-            let rows = self.store.list("", &marker, true, 0).await?;
-            let Some(last) = rows.last() else {
-                return Ok(large);
-            };
-            // The mount's own prefix is skipped, but for files with several names.
-            marker = match last.name() {
-                name if !name.starts_with(&own) => name.to_owned(),
-                name if name < homes.as_str() => homes.clone(),
-                name if name.starts_with(&homes) => name.to_owned(),
-                _ => behind_own.clone(),
-            };
-            for row in rows {
-                let Row::Object {
-                    name,
-                    bytes,
-                    is_manifest,
-                    content_type,
-                    ..
-                } = row
-                else {
-                    continue;
-                };
-                links.take(&content_type);
-                let is_file = !name.starts_with(&own) || crate::store::is_home(&name);
-                if is_file && (is_manifest || bytes > self.limits.whole_bytes) {
-                    large.push(name);
-                }
-            }
-        }
-    }
-
-    /// Names below `.segments/` that a large object refers to; `None` if it is gone.
-    async fn references(&self, name: &str) -> Result<Option<Vec<String>>> {
-        loop {
-            let stat = match self.store.head_newest(name).await {
-                Ok(stat) => stat,
-                Err(error) if error.why == Why::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            if stat.form != Form::Manifest {
-                return Ok(Some(Vec::new()));
-            }
-            let outer = match self.store.references(name, Some(&stat.etag)).await {
-                Ok(outer) => outer,
-                Err(error) if error.why == Why::Changed => continue,
-                Err(error) if error.why == Why::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let is_own = |name: &ObjectName| {
-                &*name.container == self.store.container() && name.name.starts_with(SEGMENTS)
-            };
-            let mut all: Vec<String> = Vec::new();
-            for name in outer.into_iter().filter(is_own) {
-                if name.name.ends_with(".parts") {
-                    match self.store.references(&name.name, None).await {
-                        Ok(inner) => {
-                            let inner = inner.into_iter().filter(is_own);
-                            all.extend(inner.map(|name| name.name.to_string()));
-                        }
-                        // The version has been replaced, and its manifests are gone.
-                        Err(error) if error.why == Why::NotFound => return Ok(None),
-                        Err(error) => return Err(error),
-                    }
-                }
-                all.push(name.name.to_string());
-            }
-            return Ok(Some(all));
         }
     }
 }

@@ -57,39 +57,61 @@ impl<S: Store> Committer<S> {
         waiting: &mut BTreeMap<String, i64>,
         swept: &mut Swept,
     ) -> Result<()> {
-        let since = |name: &String| inventory.found.get(name).copied().unwrap_or(now);
         for home in inventory.homes.all() {
-            let names = match self.names_of(home).await {
-                Ok((names, _)) => names,
-                Err(error) if error.why == Why::NotFound => Default::default(),
-                Err(error) => return Err(error),
-            };
-            let mut gone = Vec::new();
-            for id in names.ids() {
-                let entry = format!("{home}/{id}");
-                match since(&entry) {
-                    _ if links.entries.contains(&entry) => {}
-                    at if now - at >= grace => gone.push(id.to_owned()),
-                    at => _ = waiting.insert(entry, at),
-                }
-            }
-            let left = match gone.is_empty() {
-                true => names.len(),
-                false => self.leave_names(home, &gone).await?,
-            };
-            if left > 0 || links.homes.contains(home) {
-                continue;
-            }
-            match since(home) {
-                at if !gone.is_empty() || now - at >= grace => {
-                    self.remove_home(home).await?;
+            let swept_home = self.sweep_home(home, inventory, links, (now, grace), waiting);
+            match swept_home.await {
+                Ok(false) => {}
+                Ok(true) => {
                     swept.segments += 1;
                     swept.removed += 1;
                     swept.removed_bytes += inventory.homes.objects.get(home).copied().unwrap_or(0);
                 }
-                at => _ = waiting.insert(home.clone(), at),
+                Err(error) => swept.failed(home, error)?,
             }
         }
         Ok(())
+    }
+
+    /// Sweeps one object to which names lead; returns whether it was removed.
+    async fn sweep_home(
+        &self,
+        home: &String,
+        inventory: &Inventory,
+        links: &Links,
+        (now, grace): (i64, i64),
+        waiting: &mut BTreeMap<String, i64>,
+    ) -> Result<bool> {
+        let since = |name: &String| inventory.found.get(name).copied().unwrap_or(now);
+        let names = match self.names_of(home).await {
+            Ok((names, _)) => names,
+            Err(error) if error.why == Why::NotFound => Default::default(),
+            Err(error) => return Err(error),
+        };
+        let mut gone = Vec::new();
+        for id in names.ids() {
+            let entry = format!("{home}/{id}");
+            match since(&entry) {
+                _ if links.entries.contains(&entry) => {}
+                at if now - at >= grace => gone.push(id.to_owned()),
+                at => _ = waiting.insert(entry, at),
+            }
+        }
+        let left = match gone.is_empty() {
+            true => names.len(),
+            false => self.leave_names(home, &gone).await?,
+        };
+        if left > 0 || links.homes.contains(home) {
+            return Ok(false);
+        }
+        match since(home) {
+            at if !gone.is_empty() || now - at >= grace => {
+                self.remove_home(home).await?;
+                Ok(true)
+            }
+            at => {
+                waiting.insert(home.clone(), at);
+                Ok(false)
+            }
+        }
     }
 }

@@ -322,3 +322,109 @@ async fn the_intent_of_a_rename_that_is_done_goes_with_a_later_try() {
     let left = store.names().into_iter().any(|name| is_intent(&name));
     assert!(!left, "another mount would move the new directory");
 }
+
+/// Uploads a segment that nothing refers to; returns its name.
+async fn garbage(store: &MemoryStore) -> String {
+    let (killed, id) = (mount(store), crate::commit::random_id());
+    let uploaded = killed.committer.upload(&id, vec![pattern(50).into()]);
+    uploaded.await.unwrap().name.name.to_string()
+}
+
+/// The part of a file whose loss makes it unreadable to a sweep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lost {
+    Head,
+    Manifest,
+    Index,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_read_keeps_what_it_may_refer_to_and_no_more() {
+    crate::simulated::begin(1, None);
+    for lost in [Lost::Head, Lost::Manifest, Lost::Index] {
+        let store = MemoryStore::default();
+        let vfs = mount(&store);
+        vfs.put("good", &pattern(1000)).await.unwrap();
+        let ino = vfs.put("bad", &pattern(2000)).await.unwrap();
+        let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+        for i in 0..60u64 {
+            let bytes = vec![7; 3].into();
+            vfs.write(handle, 30 * i, bytes, false).await.unwrap();
+            vfs.sync(handle).await.unwrap();
+        }
+        vfs.close(handle).await.unwrap();
+        let bad = vfs.get("bad").await.unwrap();
+        // A rename of the other file breaks off: two names, and a mark.
+        store.fail(|verb, name| (verb == "DELETE" && name == "good").then_some(Why::Refused));
+        let renamed = vfs.rename((ROOT, "good"), (ROOT, "other"), false).await;
+        assert!(renamed.is_err());
+        store.heal();
+        vfs.settle().await;
+        let before = garbage(&store).await;
+        let held = segments(&store);
+        tokio::time::advance(Duration::from_secs(7200)).await;
+        let behind = garbage(&store).await;
+        store.fail(move |verb, name| {
+            let fails = match lost {
+                Lost::Head => verb == "HEAD" && name == "bad",
+                Lost::Manifest => verb == "MANIFEST" && name == "bad",
+                Lost::Index => verb == "MANIFEST" && name.ends_with(".parts"),
+            };
+            let why = if lost == Lost::Index {
+                Why::NotFound
+            } else {
+                Why::Refused
+            };
+            fails.then_some(why)
+        });
+        let swept = sweep(&store, SWEEP).await;
+        let failed: Vec<&str> = swept.failures.iter().map(|f| &*f.name).collect();
+        assert_eq!(failed, ["bad"], "{lost:?}: {swept:?}");
+        assert_eq!(
+            (swept.removed, swept.waiting),
+            (1, 0),
+            "{lost:?}: {swept:?}"
+        );
+        assert!(swept.doubtful > 1, "{lost:?}: {swept:?}");
+        assert!(!store.names().contains(&behind), "{lost:?}");
+        assert_eq!(segments(&store), held, "{lost:?}");
+        store.heal();
+        let swept = sweep(&store, SWEEP).await;
+        assert_eq!(
+            (swept.removed, swept.doubtful),
+            (1, 0),
+            "{lost:?}: {swept:?}"
+        );
+        assert!(swept.failures.is_empty() && !store.names().contains(&before));
+        assert!(vfs.get("bad").await.unwrap() == bad, "{lost:?}");
+        assert!(vfs.get("other").await.unwrap() == pattern(1000), "{lost:?}");
+    }
+    crate::simulated::end();
+}
+
+#[tokio::test]
+async fn a_row_without_an_object_and_a_segment_that_stays_do_not_end_a_sweep() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    for name in ["gone", "there"] {
+        vfs.put(name, &pattern(1000)).await.unwrap();
+    }
+    vfs.settle().await;
+    let held = segments(&store);
+    store.fail(|verb, name| (verb == "HEAD" && name == "gone").then_some(Why::NotFound));
+    garbage(&store).await;
+    let swept = sweep(&store, SWEEP).await;
+    assert_eq!(swept.failures.len(), 1, "{swept:?}");
+    assert_eq!(
+        (swept.removed, swept.doubtful as usize),
+        (0, held.len() / 2 + 1)
+    );
+    store.heal();
+    let stays = garbage(&store).await;
+    store.fail(move |verb, name| (verb == "DELETE" && name == stays).then_some(Why::Refused));
+    let swept = sweep(&store, SWEEP).await;
+    assert_eq!((swept.removed, swept.failures.len()), (1, 1), "{swept:?}");
+    store.fail(|verb, name| (verb == "HEAD" && name == "gone").then_some(Why::Denied));
+    let options = SWEEP;
+    assert!(mount(&store).committer.sweep(options).await.is_err());
+}
