@@ -18,6 +18,9 @@ use crate::url::{encode_path, encode_value};
 /// Maximum bytes of a manifest: Swift's default for a PUT is 8 MiB, and a GET adds ETags and dates.
 const MANIFEST_MAX_BYTES: u64 = 64 << 20;
 
+/// Length from which on a range is read without a copy on the way.
+const DIRECT_MIN_BYTES: u64 = 256 << 10;
+
 /// A condition on the existing object; the request fails if it does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Condition<'a> {
@@ -59,6 +62,21 @@ pub struct GetQuery<'a> {
     pub condition: Condition<'a>,
     /// Ask all servers of the object instead of taking the first response (`X-Newest`).
     pub is_newest: bool,
+}
+
+impl GetQuery<'_> {
+    fn headers(self) -> Result<HeaderMap, ClientError> {
+        let mut headers = match self.is_newest {
+            true => newest(),
+            false => HeaderMap::new(),
+        };
+        if let Some((first, length)) = self.range {
+            let last = first + length.max(1) - 1;
+            headers.insert(RANGE, value(&format!("bytes={first}-{last}"))?);
+        }
+        self.condition.put_into(&mut headers)?;
+        Ok(headers)
+    }
 }
 
 /// Metadata of an object from a response's headers.
@@ -209,16 +227,7 @@ impl Swift {
         object: &str,
         query: GetQuery<'_>,
     ) -> Result<(Info, Body), ClientError> {
-        let mut headers = match query.is_newest {
-            true => newest(),
-            false => HeaderMap::new(),
-        };
-        if let Some((first, length)) = query.range {
-            let last = first + length.max(1) - 1;
-            headers.insert(RANGE, value(&format!("bytes={first}-{last}"))?);
-        }
-        query.condition.put_into(&mut headers)?;
-        let path = path_of(container, object);
+        let (headers, path) = (query.headers()?, path_of(container, object));
         let answer = self
             .request(Method::GET, &path, "", headers, Payload::Empty)
             .await?;
@@ -247,9 +256,23 @@ impl Swift {
         let (_, length) = query.range.unwrap_or_default();
         let mut attempt = 1;
         loop {
-            let (_, body) = self.get(container, object, query).await?;
             buffer.clear();
-            match self.fill(buffer, body, &path, length).await {
+            let directly = match length >= DIRECT_MIN_BYTES {
+                true => {
+                    let (headers, length) = (query.headers()?, length as usize);
+                    self.read_range(&path, headers, length, buffer).await
+                }
+                false => None,
+            };
+            let read = match directly {
+                Some(read) => read,
+                None => {
+                    let (_, body) = self.get(container, object, query).await?;
+                    buffer.clear();
+                    self.fill(buffer, body, &path, length).await
+                }
+            };
+            match read {
                 Ok(()) if buffer.len() as u64 == length => return Ok(()),
                 Ok(()) => {
                     let came = buffer.len();

@@ -148,6 +148,26 @@ impl Swift {
         }
     }
 
+    /// Makes one attempt to read a range below the account into an empty buffer; `None` if it has to be
+    /// sent as a call.
+    pub(crate) async fn read_range(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Result<(), ClientError>> {
+        let inner = &self.0;
+        let mut call = Call {
+            headers,
+            ..Call::new(Method::GET)
+        };
+        call.headers.insert("x-auth-token", self.token());
+        let url = inner.storage.below(path);
+        let read = inner.transport.read_range(&url, &mut call, length, buffer);
+        read.await
+    }
+
     /// Requests `/info` of the store, which needs no token.
     pub(crate) async fn request_info(&self) -> Result<Response, ClientError> {
         let url = self.0.storage.with_path("/info");

@@ -1,6 +1,8 @@
 //! Carries requests to a store over pooled connections, or to a service of this process, and
 //! repeats them a bounded number of times after failures. Without authentication.
 
+mod direct;
+mod lines;
 mod network;
 
 use std::sync::Arc;
@@ -138,6 +140,21 @@ impl Transport {
     ) -> Result<http::Response<Bytes>, ClientError> {
         let answer = self.send(url, call, Some(limit)).await?;
         Ok(answer.map(|body| body.as_full().unwrap_or_default()))
+    }
+
+    /// Makes one attempt to read a range into an empty buffer, without a copy on the way. `None` if it has
+    /// to be called for as others are: without a connection, or for an answer that is no plain one.
+    pub(crate) async fn read_range(
+        &self,
+        url: &StoreUrl,
+        call: &mut Call<'_>,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Result<(), ClientError>> {
+        match &self.carrier {
+            Carrier::Network(network) => network.read_range(url, call, length, buffer).await,
+            Carrier::Process { .. } => None,
+        }
     }
 
     async fn send(

@@ -163,3 +163,37 @@ async fn lists_and_writes_manifests() {
     );
     assert!(script.seen()[2].ends_with(r#"[{"path":"/c/s","size_bytes":10,"range":"2-5"}]"#));
 }
+
+/// The server ends a connection that is idle: the next request finds that before it is sent, and a
+/// conditional write is not in doubt.
+#[tokio::test]
+async fn a_connection_that_ended_while_it_was_idle_is_not_used() {
+    const LAST: &str = "HTTP/1.1 201 CUT\r\nETag: \"e\"\r\nContent-Length: 1\r\n\r\nx";
+    let script = script(vec![LOGIN, LAST, LAST, OK]).await;
+    let swift = script.swift().await;
+    for _ in 0..3 {
+        let put = swift.put(
+            "c",
+            "o",
+            HeaderMap::new(),
+            Payload::Empty,
+            Condition::Absent,
+        );
+        put.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(script.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn an_answer_with_odd_header_names_is_read_all_the_same() {
+    const ODD: &str = "HTTP/1.1 200 OK\r\nX-Object-Meta-F\u{fc}r: 1\r\nContent-Length: 7\r\n\r\n";
+    let script = script(vec![LOGIN, ODD, ODD, ODD]).await;
+    let info = script.swift().await.head("c", "o").await.unwrap();
+    assert_eq!(info.bytes, 7);
+    let odd = info
+        .headers
+        .keys()
+        .find(|name| name.as_str().contains("x-object-meta-f"));
+    assert!(odd.is_some(), "{:?}", info.headers);
+}

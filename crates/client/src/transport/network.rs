@@ -9,6 +9,8 @@ use cairn_http::tls::ClientTls;
 use http::Method;
 
 use super::Options;
+use super::direct::{Direct, Outcome, Patience};
+use super::lines::{self, Lines};
 use crate::call::Call;
 use crate::error::ClientError;
 use crate::names::Names;
@@ -21,6 +23,8 @@ pub(super) struct Network {
     /// Made when the first `https` URL is called: it reads the trusted certificates.
     tls: OnceLock<Client>,
     names: Names,
+    direct: Direct,
+    lines: Lines,
     options: Options,
 }
 
@@ -34,6 +38,8 @@ impl Network {
             plain: client(options, None),
             tls: with_tls,
             names: Names::default(),
+            direct: Direct::default(),
+            lines: Lines::new(options.connect_timeout, IDLE_TIMEOUT),
             options: options.clone(),
         }
     }
@@ -71,6 +77,38 @@ impl Network {
         })
     }
 
+    /// Reads a range into an empty buffer, past the buffers of the ordinary way; `None` if that has to be
+    /// gone.
+    pub(super) async fn read_range(
+        &self,
+        url: &StoreUrl,
+        call: &mut Call<'_>,
+        length: usize,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Result<(), ClientError>> {
+        if url.tls {
+            return None;
+        }
+        let address = *self.look_up(url, &call.method).await.ok()?.first()?;
+        let request = call.request(url).ok()?;
+        let patience = Patience {
+            connect: self.options.connect_timeout,
+            answer: self.options.answer_timeout,
+            stall: self.options.stall_timeout,
+            idle: IDLE_TIMEOUT,
+        };
+        let read = self
+            .direct
+            .read(address, &request, length, buffer, patience);
+        let error = match read.await {
+            Outcome::Read => return Some(Ok(())),
+            Outcome::Ordinary => return None,
+            Outcome::Broken(reason) => CallError::Broken { address, reason },
+            Outcome::Late(after) => CallError::Timeout { address, after },
+        };
+        Some(Err(failed(url, &call.method, error)))
+    }
+
     /// One attempt: each address of the host is tried until one takes a connection. A stream goes
     /// to the first of them only, as it cannot be read again.
     pub(super) async fn call(
@@ -88,6 +126,16 @@ impl Network {
                 true => {
                     let calling = client.call_by_name(&url.host, *address, request, patience);
                     calling.await
+                }
+                false if lines::covers(call) => {
+                    match self.lines.call(*address, request, patience).await {
+                        Ok(Some(answer)) => Ok(answer),
+                        Ok(None) => {
+                            let again = call.request(url)?;
+                            client.call(*address, again, patience).await
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 false => client.call(*address, request, patience).await,
             };

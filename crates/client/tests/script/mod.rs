@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cairn_client::{Login, Options, Retries, StoreUrl, Swift};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// A server that sends the next scripted response to each request, and records the requests.
 pub(crate) struct Script {
@@ -26,50 +26,60 @@ pub(crate) async fn script(answers: Vec<&'static str>) -> Script {
         url: url.clone(),
         seen: seen.clone(),
     };
+    let answers = Arc::new(Mutex::new(answers.into_iter()));
     tokio::spawn(async move {
-        let mut answers = answers.into_iter();
-        'connections: loop {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            loop {
-                let mut request = Vec::new();
-                let mut buffer = [0; 4096];
-                loop {
-                    let n = socket.read(&mut buffer).await.unwrap_or(0);
-                    if n == 0 {
-                        continue 'connections;
-                    }
-                    request.extend_from_slice(&buffer[..n]);
-                    let text = String::from_utf8_lossy(&request).to_lowercase();
-                    let Some(end) = text.find("\r\n\r\n") else {
-                        continue;
-                    };
-                    let length = text
-                        .lines()
-                        .find_map(|line| line.strip_prefix("content-length: "))
-                        .map_or(0, |n| n.trim().parse().unwrap());
-                    if request.len() >= end + 4 + length {
-                        break;
-                    }
-                }
-                let request = String::from_utf8_lossy(&request).into_owned();
-                seen.lock().unwrap().push(request);
-                match answers.next() {
-                    None | Some("cut") => continue 'connections,
-                    Some("hang") => tokio::time::sleep(Duration::from_secs(600)).await,
-                    Some(answer) => {
-                        let answer = answer.replace("URL", &url);
-                        socket.write_all(answer.as_bytes()).await.unwrap();
-                        if !answer.to_lowercase().contains("content-length: 0")
-                            && answer.contains("CUT")
-                        {
-                            continue 'connections;
-                        }
-                    }
-                }
-            }
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            let (answers, seen, url) = (answers.clone(), seen.clone(), url.clone());
+            tokio::spawn(async move { answer_all(socket, &answers, &seen, &url).await });
         }
     });
     script
+}
+
+/// Answers the requests of one connection, until it ends.
+async fn answer_all(
+    mut socket: TcpStream,
+    answers: &Mutex<std::vec::IntoIter<&'static str>>,
+    seen: &Mutex<Vec<String>>,
+    url: &str,
+) {
+    loop {
+        let mut request = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let n = socket.read(&mut buffer).await.unwrap_or(0);
+            if n == 0 {
+                return;
+            }
+            request.extend_from_slice(&buffer[..n]);
+            let text = String::from_utf8_lossy(&request).to_lowercase();
+            let Some(end) = text.find("\r\n\r\n") else {
+                continue;
+            };
+            let length = text
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "))
+                .map_or(0, |n| n.trim().parse().unwrap());
+            if request.len() >= end + 4 + length {
+                break;
+            }
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        seen.lock().unwrap().push(request);
+        let answer = answers.lock().unwrap().next();
+        match answer {
+            None | Some("cut") => return,
+            Some("hang") => tokio::time::sleep(Duration::from_secs(600)).await,
+            Some(answer) => {
+                let answer = answer.replace("URL", url);
+                socket.write_all(answer.as_bytes()).await.unwrap();
+                if !answer.to_lowercase().contains("content-length: 0") && answer.contains("CUT") {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 impl Script {
