@@ -1,10 +1,12 @@
 //! FUSE interface: converts the kernel's requests to calls of the file system, each in a task of
 //! its own, and their results to replies.
 
+mod ahead;
 mod calls;
 mod convert;
 mod errno;
 mod replies;
+mod tasks;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -26,6 +28,7 @@ use crate::attributes::Kind;
 use crate::error::FsError;
 use crate::store::Store;
 use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode, is_offered};
+pub(crate) use ahead::widen;
 use convert::{file_attr, file_type, open_flags, open_mode, owner, text, time};
 use errno::told;
 use replies::{attr, data, empty, entry, space, xattr};

@@ -359,6 +359,7 @@ async fn serve(
     };
     let fuse = Fuse::new(vfs.clone(), tokio::runtime::Handle::current());
     let notifier = fuse.notifier();
+    let at = std::fs::canonicalize(&options.dir).map_err(failed)?;
     let (dir, config) = (options.dir.clone(), config(options));
     let session = tokio::task::spawn_blocking(move || Session::new(fuse, dir, &config));
     let session = session
@@ -375,6 +376,7 @@ async fn serve(
         .spawn(move || {
             let _ = ended.send(session.run());
         })?;
+    crate::fuse::widen(&at);
     ready();
     let upkeep = vfs.clone();
     let upkeep = tokio::spawn(async move { upkeep.upkeep().await });

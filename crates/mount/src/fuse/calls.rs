@@ -2,12 +2,11 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Waker};
 
 use fuser::Errno;
 
-use super::Fuse;
 use super::errno::told;
+use super::{Fuse, tasks};
 use crate::error::FsResult;
 use crate::store::Store;
 use crate::vfs::Vfs;
@@ -23,14 +22,8 @@ impl<S: Store> Fuse<S> {
         self.run(async move { reply(running.await.map_err(|error| told(&error))) });
     }
 
-    /// Runs a call that replies by itself. One that need not wait ends in the thread that received it,
-    /// without a task: to wake another thread costs more than most of them.
+    /// Runs a call that replies by itself. One that need not wait ends in the thread that received it.
     pub(super) fn run(&self, running: impl Future<Output = ()> + Send + 'static) {
-        let mut running = Box::pin(running);
-        let _runtime = self.runtime.enter();
-        let mut nobody = Context::from_waker(Waker::noop());
-        if running.as_mut().poll(&mut nobody).is_pending() {
-            self.runtime.spawn(running);
-        }
+        tasks::run(&self.runtime, running);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Handle {
 struct ReadAhead {
     next: u64,
     window: u64,
+    /// End of what was asked for ahead.
+    asked: u64,
 }
 
 const WINDOW_MIN_BYTES: u64 = 1 << 20;
@@ -49,17 +51,22 @@ const GROUP_EXECUTES: u32 = 0o010;
 const DISORDER_BYTES: u64 = 2 << 20;
 
 impl ReadAhead {
-    fn window(&mut self, offset: u64, length: u64) -> u64 {
+    /// Takes a read, and returns what to ask for ahead of the next ones: its offset and length.
+    fn take(&mut self, offset: u64, length: u64) -> (u64, u64) {
+        let end = offset + length;
         let goes_on = offset.abs_diff(self.next) <= DISORDER_BYTES;
-        self.window = match goes_on {
-            true => (self.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES),
-            false => 0,
-        };
-        self.next = match goes_on {
-            true => self.next.max(offset + length),
-            false => offset + length,
-        };
-        self.window
+        if !goes_on {
+            *self = ReadAhead {
+                next: end,
+                ..ReadAhead::default()
+            };
+            return (end, 0);
+        }
+        self.window = (self.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES);
+        self.next = self.next.max(end);
+        let from = self.asked.max(end);
+        self.asked = self.asked.max(end + self.window);
+        (from, self.asked - from)
     }
 }
 
@@ -195,7 +202,7 @@ impl<S: Store> Vfs<S> {
         let handle = self.handle(handle)?;
         let node = &handle.node;
         let size = u64::from(size);
-        let window = handle.ahead.lock().window(offset, size);
+        let ahead = handle.ahead.lock().take(offset, size);
         // Writers' handles read past the kernel's cache.
         let reader = match handle.mode.is_writer {
             true => Reader::Program,
@@ -206,7 +213,7 @@ impl<S: Store> Vfs<S> {
             let (own, spans, is_local) = {
                 let state = self.loaded(node).await?;
                 let own = self.own_version(path.as_deref().unwrap_or_default(), &state);
-                let ahead = state.content.spans(offset + size, window);
+                let ahead = state.content.spans(ahead.0, ahead.1);
                 self.cache.prefetch_spans(&own, &ahead);
                 (own, state.content.spans(offset, size), state.is_local())
             };
