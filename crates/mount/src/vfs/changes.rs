@@ -48,7 +48,7 @@ impl<S: Store> Vfs<S> {
             }
             let stale = self.tree.lock().changed(path, change);
             if !stale.is_empty() && change.etag.is_some() {
-                self.misses.lock().forget(path);
+                self.misses.lock().made(path);
             }
             for one in stale {
                 if !all.contains(&one) || all.len() >= FEW {

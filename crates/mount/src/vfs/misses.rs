@@ -15,8 +15,8 @@ use crate::time::Instant;
 /// Number of misses within `WINDOW` after which a directory is listed.
 const MISSES_MIN: u32 = 8;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Maximum number of names kept of a directory: a longer listing costs more than it saves.
-const NAMES_MAX: usize = 10_000;
+/// Maximum number of names kept, of one directory and of all.
+const NAMES_MAX: usize = 100_000;
 const DIRECTORIES_MAX: usize = 1000;
 
 struct Directory {
@@ -24,8 +24,12 @@ struct Directory {
     since: Instant,
     /// All names, and the end of their validity.
     names: Option<(HashSet<String>, Instant)>,
-    /// A listing is in progress, or was given up because there are too many names.
+    /// A listing is in progress.
     is_asked: bool,
+    /// There are too many names.
+    is_given_up: bool,
+    /// Names made elsewhere since the listing in progress was requested, which may lack them.
+    made: Vec<String>,
 }
 
 /// Directories with recent misses.
@@ -54,6 +58,7 @@ impl Misses {
                 false => Known::Absent,
             },
             _ if now - directory.since > WINDOW && directory.names.is_none() => Known::Nothing,
+            _ if directory.is_given_up => Known::Nothing,
             _ if directory.misses >= MISSES_MIN && !directory.is_asked => {
                 directory.is_asked = true;
                 Known::AskNames
@@ -63,11 +68,21 @@ impl Misses {
     }
 
     /// A name was made elsewhere, and with it perhaps directories above it.
-    pub(super) fn forget(&mut self, path: &str) {
+    pub(super) fn made(&mut self, path: &str) {
         let mut path = path;
         while !path.is_empty() {
-            path = parent_of(path);
-            self.0.remove(path);
+            let (directory, whole) = (parent_of(path), path);
+            path = directory;
+            let Some(known) = self.0.get_mut(directory) else {
+                continue;
+            };
+            let name = &whole[below(directory).len()..];
+            if let Some((names, _)) = &mut known.names {
+                names.insert(name.to_owned());
+            }
+            if known.is_asked && known.made.len() < NAMES_MAX {
+                known.made.push(name.to_owned());
+            }
         }
     }
 
@@ -88,6 +103,8 @@ impl Misses {
             since: now,
             names: None,
             is_asked: false,
+            is_given_up: false,
+            made: Vec::new(),
         });
         if now - directory.since > WINDOW {
             (directory.misses, directory.since) = (0, now);
@@ -112,33 +129,50 @@ impl<S: Store> Vfs<S> {
     }
 
     async fn ask_names(&self, directory: &str) -> FsResult<()> {
-        let prefix = below(directory);
         let asked = Instant::now();
-        let rows = self.store.list(&prefix, "", false, 0).await;
+        let names = self.all_names(directory).await;
         let mut misses = self.misses.lock();
-        let Some(known) = misses.0.get_mut(directory) else {
+        let misses = &mut misses.0;
+        let held = misses.values().flat_map(|known| &known.names);
+        let held: usize = held.map(|(names, _)| names.len()).sum();
+        let Some(known) = misses.get_mut(directory) else {
             return Ok(());
         };
-        let rows = match rows {
-            Ok(rows) => rows,
-            Err(error) => {
-                known.is_asked = false;
-                return Err(error.into());
-            }
-        };
-        if rows.len() >= NAMES_MAX {
-            // Stays marked as requested until the directory is evicted.
-            known.names = None;
-            return Ok(());
-        }
-        let until = asked + self.options.fresh + FRESH_PER_ROW * rows.len() as u32;
-        let name = |name: &str| {
-            let name = name.strip_prefix(&prefix).unwrap_or_default();
-            name.strip_suffix('/').unwrap_or(name).to_owned()
-        };
-        let names = rows.iter().map(|row| name(row.name())).collect();
-        known.names = Some((names, until));
         known.is_asked = false;
+        let made = std::mem::take(&mut known.made);
+        let Some(mut names) = names? else {
+            // Until the directory is evicted.
+            known.is_given_up = true;
+            return Ok(());
+        };
+        let until = asked + self.options.fresh + FRESH_PER_ROW * names.len() as u32;
+        names.extend(made);
+        let is_too_much = held + names.len() > NAMES_MAX;
+        known.names = Some((names, until));
+        if is_too_much {
+            let others = misses.iter_mut().filter(|(path, _)| *path != directory);
+            others.for_each(|(_, known)| known.names = None);
+        }
         Ok(())
+    }
+
+    /// The names in a directory; `None` if there are too many.
+    async fn all_names(&self, directory: &str) -> FsResult<Option<HashSet<String>>> {
+        let prefix = below(directory);
+        let (mut names, mut marker) = (HashSet::new(), String::new());
+        loop {
+            let rows = self.store.list(&prefix, &marker, false, 0).await?;
+            let Some(last) = rows.last() else {
+                return Ok(Some(names));
+            };
+            marker = last.name().to_owned();
+            for row in rows {
+                let name = row.name().strip_prefix(&prefix).unwrap_or_default();
+                names.insert(name.strip_suffix('/').unwrap_or(name).to_owned());
+            }
+            if names.len() >= NAMES_MAX {
+                return Ok(None);
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Names, attributes and directories.
 
 use super::*;
+use crate::store::{Changed, News};
 use crate::time::Time;
 
 #[tokio::test]
@@ -515,4 +516,22 @@ async fn where_many_names_are_missed_one_listing_serves_for_all() {
     // An object created by another host is seen at once all the same.
     store.write("n100", "t", b"new");
     vfs.lookup(ROOT, "n100").await.unwrap();
+    // A directory that exists by what another host has made in it is seen when the feed has told of it, and
+    // what is known of the other names stays.
+    store.write("made/below/f", "t", b"new");
+    assert!(vfs.ino("made").await.is_err());
+    let changed = Changed {
+        name: "made/below/f".to_owned(),
+        etag: Some("etag".to_owned()),
+        content_type: "t".to_owned(),
+    };
+    let news = News {
+        changed: vec![changed],
+        ..News::default()
+    };
+    vfs.take_up(&news);
+    vfs.ino("made/below/f").await.unwrap();
+    store.take_calls();
+    assert!(vfs.lookup(ROOT, "n41").await.is_err());
+    assert_eq!(store.take_calls(), ["HEAD n41"]);
 }
