@@ -21,7 +21,7 @@ mod protection;
 mod repair;
 mod table;
 mod tls;
-mod usage;
+pub(crate) mod usage;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ pub(crate) struct Options {
     /// Rounds of `builds`, `heuristics`, `encryption`, `tls`, `protection` and `mount`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// For `builds`: the program `cairn` of the other build
+    /// For `builds` and `mount`: the program `cairn` of the other build
     #[arg(long)]
     against: Option<PathBuf>,
     /// For `heuristics`: these alone, by name
@@ -131,6 +131,9 @@ pub(crate) struct Options {
     /// The folder of S3QL's programs, for `mount`, where they are not on the path
     #[arg(long)]
     s3ql: Option<PathBuf>,
+    /// For `mount`: these parts alone
+    #[arg(long, value_enum, value_delimiter = ',')]
+    parts: Vec<crate::mount::bench::Part>,
     /// For `mount`: the checkpoint alone, of this many ranks
     #[arg(long, value_name = "RANKS")]
     checkpoint: Option<usize>,
@@ -201,7 +204,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Name::Repair => repair::run(options),
         Name::Mount => match options.checkpoint {
             Some(ranks) => crate::mount::bench::run_checkpoint(ranks),
-            None => crate::mount::bench::run(options.rounds, options.s3ql.as_deref()),
+            None => crate::mount::bench::run(&crate::mount::bench::Plan {
+                rounds: options.rounds,
+                s3ql: options.s3ql.as_deref(),
+                parts: &options.parts,
+                against: options.against.as_deref(),
+            }),
         },
         Name::All | Name::Small | Name::Large => beside_swift(options),
     }

@@ -173,6 +173,7 @@ fn is_mounted(dir: &Path) -> bool {
         .any(|line| line.split(' ').nth(1) == Some(&*dir))
 }
 
+#[derive(Clone)]
 struct Setup {
     binary: PathBuf,
     dir: PathBuf,

@@ -5,6 +5,8 @@
 //! Cold means a mount that has just begun: nothing is in its memory or in the kernel's. The store's
 //! devices are in the page cache for all of them alike.
 
+mod table;
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,86 +16,57 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::Serialize;
 
 use super::checkpoint::{self, Shape};
 use super::rivals::{self, Rival};
 use super::store::Traits;
 use super::{CONTAINER, Mount, Setup};
+use crate::bench::usage::cpu_seconds;
 use cairn_testkit::cairn::{Cairn, Spread};
-use cairn_testkit::figures::median;
-use cairn_testkit::process::wait_for;
+use cairn_testkit::process::{Process, wait_for};
 use cairn_testkit::random::Random;
 use cairn_testkit::wire::{Account, quote};
 use cairn_testkit::workspace;
+use table::Table;
 
-/// Measurements of one operation, one per round.
-#[derive(Serialize)]
-struct Cell {
-    what: &'static str,
-    who: &'static str,
-    unit: &'static str,
-    rounds: Vec<f64>,
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Writing and reading of one stream.
+    Streams,
+    Creates,
+    Listings,
+    Checkpoint,
 }
 
-impl Cell {
-    fn median(&self) -> f64 {
-        median(self.rounds.iter().copied()).unwrap_or_default()
-    }
+impl Part {
+    const ALL: [Part; 4] = [
+        Part::Streams,
+        Part::Creates,
+        Part::Listings,
+        Part::Checkpoint,
+    ];
 }
 
-#[derive(Default)]
-struct Table(Vec<Cell>);
+/// Options of the benchmark.
+pub(crate) struct Plan<'a> {
+    pub(crate) rounds: usize,
+    /// Folder of S3QL's programs, if they are not on the path.
+    pub(crate) s3ql: Option<&'a Path>,
+    /// Parts to measure; none: all.
+    pub(crate) parts: &'a [Part],
+    /// The program `cairn` of another build, whose mounts are measured too, in turn.
+    pub(crate) against: Option<&'a Path>,
+}
 
-impl Table {
-    fn add(&mut self, what: &'static str, who: &'static str, unit: &'static str, value: f64) {
-        println!("{what:>24}  {who:<22} {value:9.1} {unit}");
-        let is_it = |cell: &&mut Cell| cell.what == what && cell.who == who;
-        match self.0.iter_mut().find(is_it) {
-            Some(cell) => cell.rounds.push(value),
-            None => self.0.push(Cell {
-                what,
-                who,
-                unit,
-                rounds: vec![value],
-            }),
-        }
-    }
-
-    fn of(&self, what: &str, who: &str) -> Option<f64> {
-        let mut cells = self.0.iter();
-        let cell = cells.find(|cell| cell.what == what && cell.who == who)?;
-        Some(cell.median())
-    }
-
-    /// The bars that the mount has to reach, and whether its median does.
-    fn bars(&self) -> Vec<(String, bool)> {
-        let mut bars = Vec::new();
-        let mut bar = |what: &str, value: Option<f64>, least: f64| {
-            if let Some(value) = value {
-                bars.push((format!("{what}: {value:.2}, bar {least}"), value >= least));
-            }
-        };
-        let ratio = |what: &str, to: &str| Some(self.of(what, MOUNT)? / self.of(what, to)?);
-        bar("write / the store's PUT", ratio(WRITE, STORE), 0.85);
-        bar("write / S3QL", ratio(WRITE, rivals::S3QL), 3.0);
-        let read = self.of(READ, MOUNT).map(|rate| rate / 1000.0);
-        bar("cold read, GB/s", read, 1.0);
-        bar("cold read / rclone", ratio(READ, rivals::RCLONE), 4.0);
-        for what in CREATE {
-            bar(
-                &format!("{what} / the store's PUT"),
-                ratio(what, STORE),
-                0.8,
-            );
-        }
-        let list = self.of(LIST, MOUNT).map(|ms| 500.0 / ms.max(1e-9));
-        bar("0.5 s / cold ls -l of 10,000 names", list, 1.0);
-        bars
-    }
+/// A build whose mounts are measured.
+struct Subject {
+    name: &'static str,
+    setup: Setup,
 }
 
 const MOUNT: &str = "cairn mount";
+const OTHER: &str = "the other build's";
 const STORE: &str = "the store";
 const FOUR_RANGES: &str = "the store, 4 ranges";
 const WRITE: &str = "write 1 GiB";
@@ -101,6 +74,9 @@ const READ: &str = "cold read of 1 GiB";
 const LIST: &str = "ls -l of 10,000, cold";
 const CREATE: [&str; 2] = ["create 4 KB, 1 at once", "create 4 KB, 16 at once"];
 const CREATORS: [usize; 2] = [1, 16];
+const CREATE_CPU: [&str; 2] = ["1 at once, store", "16 at once, store"];
+const CREATE_OWN_CPU: [&str; 2] = ["1 at once, mount", "16 at once, mount"];
+const READ_CPU: &str = "cold read, mount";
 const FILE_BYTES: u64 = 1 << 30;
 const NAMES: usize = 10_000;
 /// Ranks of the checkpoint.
@@ -143,36 +119,56 @@ pub(crate) fn run_checkpoint(ranks: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs the benchmark. `s3ql`: the folder of its programs, if they are not on the path.
-pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
+/// Runs the benchmark.
+pub(crate) fn run(plan: &Plan<'_>) -> Result<()> {
     let scratch = workspace::scratch("bench-mount")?;
     let (mut store, setup) = start_store(scratch.path())?;
     let mut account = store.account()?;
-    let rivals = rivals::all(&setup, &mut account, s3ql)?;
     account.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
+    let (parts, rounds) = match plan.parts.is_empty() {
+        true => (&Part::ALL[..], plan.rounds),
+        false => (plan.parts, plan.rounds),
+    };
+    let rivals = match plan.against {
+        Some(_) => Vec::new(),
+        None => rivals::all(&setup, &mut account, plan.s3ql)?,
+    };
+    let mut subjects = Vec::new();
+    if let Some(other) = plan.against {
+        let setup = Setup {
+            binary: fs::canonicalize(other)?,
+            ..setup.clone()
+        };
+        subjects.push(Subject { name: OTHER, setup });
+    }
+    let name = MOUNT;
+    subjects.push(Subject { name, setup });
     let mut table = Table::default();
-    for _ in 0..rounds {
-        streams(&mut table, &setup, &mut account, &rivals)?;
+    let mut words = String::new();
+    for part in parts {
+        match part {
+            Part::Streams => {
+                for _ in 0..rounds {
+                    streams(&mut table, &subjects, &mut account, &rivals)?;
+                }
+            }
+            Part::Creates => {
+                let roots: Vec<u32> = store.processes().iter().map(Process::id).collect();
+                for _ in 0..rounds {
+                    creates(&mut table, &subjects, &account, &roots)?;
+                }
+            }
+            Part::Listings => listings(&mut table, &subjects, &account, &rivals, rounds)?,
+            Part::Checkpoint => {
+                for Subject { setup, .. } in subjects.iter().filter(|s| s.name == MOUNT) {
+                    let told = checkpoint(&mut table, setup, &mut account, RANKS);
+                    words = told.unwrap_or_else(|e| format!("the checkpoint failed: {e:#}"));
+                }
+            }
+        }
     }
-    for _ in 0..rounds {
-        creates(&mut table, &setup, &account)?;
-    }
-    listings(&mut table, &setup, &account, &rivals, rounds)?;
-    let words = checkpoint(&mut table, &setup, &mut account, RANKS);
-    let words = words.unwrap_or_else(|error| format!("the checkpoint failed: {error:#}"));
     store.stop()?;
-    println!();
-    for cell in &table.0 {
-        let (what, who, unit) = (cell.what, cell.who, cell.unit);
-        println!(
-            "{what:>24}  {who:<22} {:9.1} {unit}, the median",
-            cell.median()
-        );
-    }
-    println!("{words}");
-    for (words, is_met) in table.bars() {
-        println!("{} {words}", if is_met { "met    " } else { "MISSED " });
-    }
+    table.show(&words);
     workspace::keep("bench-mount", "bench.json", &table.0)
 }
 
@@ -183,7 +179,7 @@ fn rate(bytes: u64, since: Instant) -> f64 {
 /// Writes and reads one stream: a file through each mount, an object of the store.
 fn streams(
     table: &mut Table,
-    setup: &Setup,
+    subjects: &[Subject],
     account: &mut Account,
     rivals: &[Rival],
 ) -> Result<()> {
@@ -192,24 +188,31 @@ fn streams(
     put_stream(account, &path)?;
     table.add(WRITE, STORE, "MB/s", rate(FILE_BYTES, start));
     account.must("DELETE", &path, "", &[], b"")?;
-    let mount = Mount::start(setup, "mnt", &[])?;
-    let start = Instant::now();
-    write_file(&mount.dir.join("written"))?;
-    table.add(WRITE, MOUNT, "MB/s", rate(FILE_BYTES, start));
-    mount.stop()?;
-    let path = format!("/{CONTAINER}/written");
-    let start = Instant::now();
-    get_range(account, &path, 0, FILE_BYTES)?;
-    table.add(READ, STORE, "MB/s", rate(FILE_BYTES, start));
-    let start = Instant::now();
-    get_ranges(account, &path, 4)?;
-    table.add(READ, FOUR_RANGES, "MB/s", rate(FILE_BYTES, start));
-    let mount = Mount::start(setup, "mnt", &[])?;
-    let start = Instant::now();
-    read_file(&mount.dir.join("written"))?;
-    table.add(READ, MOUNT, "MB/s", rate(FILE_BYTES, start));
-    fs::remove_file(mount.dir.join("written"))?;
-    mount.stop()?;
+    for Subject { name, setup } in subjects {
+        let mount = Mount::start(setup, "mnt", &[])?;
+        let start = Instant::now();
+        write_file(&mount.dir.join("written"))?;
+        table.add(WRITE, name, "MB/s", rate(FILE_BYTES, start));
+        mount.stop()?;
+        let path = format!("/{CONTAINER}/written");
+        let start = Instant::now();
+        get_range(account, &path, 0, FILE_BYTES)?;
+        table.add(READ, STORE, "MB/s", rate(FILE_BYTES, start));
+        let start = Instant::now();
+        get_ranges(account, &path, 4)?;
+        table.add(READ, FOUR_RANGES, "MB/s", rate(FILE_BYTES, start));
+        let mount = Mount::start(setup, "mnt", &[])?;
+        let (start, used) = (Instant::now(), cpu_seconds(&[mount.process.id()]));
+        read_file(&mount.dir.join("written"))?;
+        table.add(READ, name, "MB/s", rate(FILE_BYTES, start));
+        let used = cpu_seconds(&[mount.process.id()]) - used;
+        table.add(READ_CPU, name, "CPU-s of the mount", used);
+        fs::remove_file(mount.dir.join("written"))?;
+        mount.stop()?;
+    }
+    let Some(Subject { setup, .. }) = subjects.last() else {
+        return Ok(());
+    };
     for rival in rivals {
         let mount = rival.mount(setup)?;
         let start = Instant::now();
@@ -363,39 +366,62 @@ fn by_many(
     Ok(made as f64 / start.elapsed().as_secs_f64())
 }
 
-fn creates(table: &mut Table, setup: &Setup, account: &Account) -> Result<()> {
+/// Makes small files through mounts, and small objects of the store.
+fn creates(
+    table: &mut Table,
+    subjects: &[Subject],
+    account: &Account,
+    store: &[u32],
+) -> Result<()> {
     let next = AtomicU64::new(0);
     let bytes = Random::new(2).bytes(4000);
-    let mount = Mount::start(setup, "mnt", &[])?;
-    let dir = mount.dir.join("created");
-    fs::create_dir_all(&dir)?;
-    for (what, at_once) in CREATE.into_iter().zip(CREATORS) {
+    for (at, at_once) in CREATORS.into_iter().enumerate() {
         let put = |number: u64, account: &mut Account| {
             let path = format!("/{CONTAINER}/put/{number}");
             account.must("PUT", &path, "", &[], &bytes).map(drop)
         };
+        let (used, first) = (cpu_seconds(store), next.load(Ordering::Relaxed));
         let puts = by_many(at_once, &next, put, account)?;
-        table.add(what, STORE, "/s", puts);
-        let create = |number: u64, _: &mut Account| {
-            let mut file = File::create(dir.join(number.to_string()))?;
-            file.write_all(&bytes)?;
-            Ok(file.sync_all()?)
-        };
-        let creates = by_many(at_once, &next, create, account)?;
-        table.add(what, MOUNT, "/s", creates);
+        table.add(CREATE[at], STORE, "/s", puts);
+        let each = 1000.0 / (next.load(Ordering::Relaxed) - first) as f64;
+        let used = (cpu_seconds(store) - used) * each;
+        table.add(CREATE_CPU[at], STORE, "CPU-ms of the store", used);
+        for Subject { name, setup } in subjects {
+            let mount = Mount::start(setup, "mnt", &[])?;
+            let dir = mount.dir.join("created");
+            fs::create_dir_all(&dir)?;
+            let create = |number: u64, _: &mut Account| {
+                let mut file = File::create(dir.join(number.to_string()))?;
+                file.write_all(&bytes)?;
+                Ok(file.sync_all()?)
+            };
+            let own = [mount.process.id()];
+            let (used, own_used) = (cpu_seconds(store), cpu_seconds(&own));
+            let first = next.load(Ordering::Relaxed);
+            let creates = by_many(at_once, &next, create, account)?;
+            table.add(CREATE[at], name, "/s", creates);
+            let each = 1000.0 / (next.load(Ordering::Relaxed) - first) as f64;
+            let used = (cpu_seconds(store) - used) * each;
+            table.add(CREATE_CPU[at], name, "CPU-ms of the store", used);
+            let used = (cpu_seconds(&own) - own_used) * each;
+            table.add(CREATE_OWN_CPU[at], name, "CPU-ms of the mount", used);
+            mount.stop()?;
+            remove_below(account, "created/")?;
+        }
     }
-    mount.stop()?;
-    remove_below(account, "put/")?;
-    remove_below(account, "created/")
+    remove_below(account, "put/")
 }
 
 fn listings(
     table: &mut Table,
-    setup: &Setup,
+    subjects: &[Subject],
     account: &Account,
     rivals: &[Rival],
     rounds: usize,
 ) -> Result<()> {
+    let Some(Subject { setup, .. }) = subjects.last() else {
+        return Ok(());
+    };
     let mount = Mount::start(setup, "mnt", &[])?;
     fs::create_dir_all(mount.dir.join("names"))?;
     let next = AtomicU64::new(0);
@@ -424,10 +450,12 @@ fn listings(
         Ok(names.text().lines().count() == NAMES)
     })?;
     for _ in 0..rounds {
-        let mount = Mount::start(setup, "mnt", &[])?;
-        let took = list(&mount.dir.join("names"))?;
-        table.add(LIST, MOUNT, "ms", took);
-        mount.stop()?;
+        for Subject { name, setup } in subjects {
+            let mount = Mount::start(setup, "mnt", &[])?;
+            let took = list(&mount.dir.join("names"))?;
+            table.add(LIST, name, "ms", took);
+            mount.stop()?;
+        }
         // S3QL keeps names in a database of its own, and does not see these objects.
         for rival in rivals.iter().filter(|rival| rival.sees_objects()) {
             let mount = rival.mount_of(setup, CONTAINER)?;
