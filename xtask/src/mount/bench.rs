@@ -29,7 +29,7 @@ use cairn_testkit::wire::{Account, quote};
 use cairn_testkit::workspace;
 use table::Table;
 
-/// What is measured.
+/// A part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Part {
     /// Writing and reading of one stream.

@@ -212,7 +212,7 @@ impl Line {
                 if has_ended {
                     return Poll::Ready(Exchange::Failed("the connection has ended".to_owned()));
                 }
-                // What the call has queued is sent, and what has come reaches the call.
+                // Here the request that is queued is sent, and the answer that came reaches the call.
                 match connection.poll_unpin(context) {
                     Poll::Ready(_) => has_ended = true,
                     Poll::Pending => match answering.as_mut().poll(context) {
