@@ -9,6 +9,7 @@ pub mod ceiling;
 pub mod cli;
 pub mod compare;
 pub mod controller;
+pub mod drained;
 pub mod drive;
 pub mod estimate;
 pub mod fail_if;

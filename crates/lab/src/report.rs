@@ -7,6 +7,7 @@ mod courses;
 mod families;
 mod files;
 mod html;
+mod rates;
 mod sections;
 mod stages;
 mod summary;

@@ -100,8 +100,11 @@ impl Conductor<'_> {
         under.note("closing");
         self.trigger(stage, false)?;
         let result = self.judge(under, without)?;
-        for work in &result.works {
-            if let Some(words) = crate::omission::words(work) {
+        for (planned, work) in stage.works.iter().zip(&result.works) {
+            let drained = (result.state == State::Completed)
+                .then(|| crate::drained::words(planned, work))
+                .flatten();
+            for words in crate::omission::words(work).into_iter().chain(drained) {
                 let (stage, work) = (&result.name, &work.name);
                 self.add_note(format!("stage {stage}, work {work}: {words}"))?;
             }

@@ -37,6 +37,10 @@ pub(super) fn page_of(runs: &[Run], first: Option<&Section>, sections: &[Section
             1 => String::new(),
             _ => format!("{label}: "),
         };
+        if let Some(words) = super::words::trouble(run) {
+            let words = escape(&format!("{name}{words}"));
+            let _ = writeln!(html, "<p class=\"bad\">{words}</p>");
+        }
         if let Some(words) = super::words::fastest(run) {
             let _ = writeln!(html, "<p>{}</p>", escape(&format!("{name}{words}")));
         }

@@ -1,5 +1,5 @@
 //! Content of a report in order: the runs with their notes, throughput and bandwidth over workers,
-//! per stage, then each stage with its operations, distributions, timelines, slowest requests,
+//! what was achieved over offered rates, per stage, then each stage with its operations, distributions, timelines, slowest requests,
 //! errors, resources and distances.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::plot::Scene;
 use crate::results::model::{Run, Stage, State};
 
 use super::words::{labels, operation_label, stage_key};
-use super::{courses, families, stages};
+use super::{courses, families, rates, stages};
 
 #[derive(Clone, Debug)]
 pub struct Section {
@@ -125,7 +125,10 @@ pub(super) fn together(runs: &[Run]) -> Vec<Together<'_>> {
 
 pub fn sections(runs: &[Run]) -> Vec<Section> {
     let labels = labels(runs);
-    let mut sections = vec![families::over_workers(runs, &labels)];
+    let mut sections = vec![
+        families::over_workers(runs, &labels),
+        rates::over_rates(runs, &labels),
+    ];
     sections.push(families::per_stage(runs, &labels));
     let together = together(runs);
     let shown: Vec<&Together<'_>> = together.iter().collect();

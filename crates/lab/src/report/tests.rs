@@ -130,6 +130,51 @@ fn a_page_of_one_run() {
     );
 }
 
+/// What happened comes before what was reached, and no overload is called the fastest.
+#[test]
+fn trouble_comes_first() {
+    use crate::record::OpenLoop;
+    let lead = |run: &Run| {
+        let page = page(std::slice::from_ref(run));
+        let end = page.find("<h2>Runs</h2>").unwrap_or(page.len());
+        let begin = page.find("<main>").unwrap_or(0);
+        page[begin..end].to_owned()
+    };
+    let mut told = run("alpha", &[(1, 100.0), (16, 900.0), (64, 700.0)]);
+    told.notes
+        .insert(0, "stage mix: driver d2 was lost".to_owned());
+    let shown = lead(&told);
+    let trouble = shown.find("<p class=\"bad\">failed: stage mix: driver d2 was lost</p>");
+    assert!(
+        trouble.is_some() && trouble < shown.find("The fastest"),
+        "{shown}"
+    );
+    told.state = State::Completed;
+    assert!(!lead(&told).contains("\"bad\""));
+    told.broken = vec!["s1-mix, read: failed 9 %, more than 1 %".to_owned()];
+    assert!(lead(&told).contains("completed, over limits: s1-mix, read: failed 9 %"));
+    told.broken.clear();
+    let overload = |stage: &mut Stage| {
+        stage.operations[0].open_loop = Some(OpenLoop {
+            overloaded: true,
+            ..OpenLoop::default()
+        });
+    };
+    overload(&mut told.stages[1]);
+    let shown = lead(&told);
+    assert!(
+        shown.contains("The fastest of 3 stages, mix_64: 700/s"),
+        "{shown}"
+    );
+    overload(&mut told.stages[2]);
+    told.stages[0].state = State::Failed;
+    let shown = lead(&told);
+    assert!(
+        shown.contains("mix_16: could not keep up, 900/s"),
+        "{shown}"
+    );
+}
+
 /// Three points are not a timeline.
 #[test]
 fn short_courses_are_not_drawn() {

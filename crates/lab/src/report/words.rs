@@ -1,7 +1,7 @@
 //! Names and texts of runs, stages and numbers, common to all charts and tables.
 
 use crate::plot::Unit;
-use crate::results::model::{Failures, Operation, Run, Stage};
+use crate::results::model::{Failures, Operation, Run, Stage, State};
 
 /// State of a completed run in which conditions hold.
 pub(super) const OVER_LIMITS: &str = "completed, over limits";
@@ -115,19 +115,44 @@ pub(super) fn success(operation: &Operation) -> String {
     }
 }
 
-/// A sentence about a run's fastest stage and its operations. `None` if nothing was measured.
+/// A sentence about how a run ended that did not do what was asked of it, and why.
+pub(super) fn trouble(run: &Run) -> Option<String> {
+    let why = match (run.state, run.broken.is_empty()) {
+        (State::Completed, true) | (State::Waiting | State::Running, _) => return None,
+        (State::Completed, false) => {
+            return Some(format!("{OVER_LIMITS}: {}.", run.broken.join("; ")));
+        }
+        _ => run.notes.first(),
+    };
+    Some(match why {
+        Some(why) => format!("{}: {why}", run.state.name()),
+        None => format!("{}.", run.state.name()),
+    })
+}
+
+/// A sentence about a run's fastest stage and its operations, of those that did what was asked of
+/// them if there is one. `None` if nothing was measured.
 pub(super) fn fastest(run: &Run) -> Option<String> {
     let measured = run
         .stages
         .iter()
         .filter(|s| !s.is_special() && s.rate() > 0.0);
     let count = measured.clone().count();
-    let best = measured.max_by(|a, b| a.rate().total_cmp(&b.rate()))?;
+    let best = measured.max_by(|a, b| {
+        let is_whole = |s: &Stage| s.state == State::Completed && !s.is_overloaded();
+        let by_state = is_whole(a).cmp(&is_whole(b));
+        by_state.then_with(|| a.rate().total_cmp(&b.rate()))
+    })?;
     let stage = match count {
         1 => stage_key(best).to_owned(),
         _ => format!("The fastest of {count} stages, {}", stage_key(best)),
     };
-    let mut words = format!("{stage}: {}", rate(Some(best.rate())));
+    let state = match (best.state, best.is_overloaded()) {
+        (State::Completed, false) => String::new(),
+        (State::Completed, true) => "could not keep up, ".to_owned(),
+        (state, _) => format!("{}, ", state.name()),
+    };
+    let mut words = format!("{stage}: {state}{}", rate(Some(best.rate())));
     if best.bandwidth() > 0.0 {
         words.push_str(&format!(", {}", bandwidth(Some(best.bandwidth()))));
     }

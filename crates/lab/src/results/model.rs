@@ -185,6 +185,12 @@ impl Stage {
         !self.operations.is_empty() && self.operations.iter().all(Operation::is_special)
     }
 
+    /// An open loop of it could not keep up with its rate.
+    pub fn is_overloaded(&self) -> bool {
+        let mut open_loops = self.whole_operations().filter_map(|o| o.open_loop);
+        open_loops.any(|open| open.overloaded)
+    }
+
     pub fn rate(&self) -> f64 {
         self.whole_operations().filter_map(|o| o.rate).sum()
     }

@@ -29,7 +29,12 @@ pub(super) fn run(recorded: &Recorded) -> Run {
     let mut stages: Vec<Stage> = recorded.stages.iter().map(|s| stage(s, recorded)).collect();
     stages.extend(unfinished(recorded));
     stages.extend(never_ran(recorded, &stages));
-    let mut notes = meta.notes.clone();
+    let works = recorded.stages.iter().flat_map(|stage| {
+        let of = move |work| (stage, work);
+        stage.works.iter().map(of)
+    });
+    let overloads = works.filter_map(|(stage, work)| overload_words(stage, work));
+    let mut notes: Vec<String> = overloads.chain(meta.notes.iter().cloned()).collect();
     let broken = meta.broken.iter().map(|told| format!("FAILED: {told}"));
     notes.splice(0..0, broken);
     if !meta.message.is_empty() {
@@ -40,15 +45,6 @@ pub(super) fn run(recorded: &Recorded) -> Run {
             0,
             "The run was cut short: its process ended before the workload did.".to_owned(),
         );
-    }
-    let works = recorded.stages.iter().flat_map(|stage| {
-        let of = move |work| (stage, work);
-        stage.works.iter().map(of)
-    });
-    for (stage, work) in works {
-        if let Some(words) = overload_words(stage, work) {
-            notes.insert(0, words);
-        }
     }
     for driver in &meta.drivers {
         if let Some(loss) = &driver.lost {
