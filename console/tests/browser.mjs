@@ -285,6 +285,28 @@ await check("upload a workload file", async () => {
   await page.waitForFunction(() => document.querySelector("#text")?.value.includes("uploaded"));
 });
 
+await check("a run in which a tenth failed is over limits, and says so first", async () => {
+  await goTo("/new");
+  await page.getByLabel("Write or paste").check();
+  // Objects that were never written: 404.
+  await page.fill("#text", workload("a tenth", 4).replace('ratio="100"', 'ratio="90"').replace("    </work></workstage>\n  </workflow>", `      <operation type="read" ratio="10" config="containers=u(1,2);objects=u(900,999)"/>
+    </work></workstage>
+  </workflow>`));
+  await page.fill("#name", "a tenth");
+  await page.getByRole("button", { name: "Start the run" }).click();
+  await page.waitForURL(/#\/run\//);
+  await becomes("done, over limits", 60);
+  const told = page.locator("main [role=alert]").first();
+  assert.match(await told.textContent(), /read: failed 100 %, more than 1 %/);
+  const isBeforeTables = await told.evaluate((alert) => {
+    const table = document.querySelector("main table, main figure");
+    return !table || Boolean(alert.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING);
+  });
+  assert.ok(isBeforeTables, "what happened is not told first");
+  await goTo("/runs");
+  await page.locator("section[aria-labelledby=history-title] tr", { hasText: "a tenth" }).getByText("done, over limits").waitFor();
+});
+
 await check("compare two runs", async () => {
   await goTo("/runs");
   await shoot("runs");
@@ -312,6 +334,11 @@ await check("the store's state", async () => {
   assert.equal(await page.locator("section[aria-labelledby=devices-title] tbody tr").count(), 4);
   assert.equal(await page.locator("section[aria-labelledby=rings-title] tbody tr").count(), 3);
   await page.waitForFunction(() => document.querySelectorAll(".chart path.line").length >= 2);
+  // Background work in words and units: no moment as a number of seconds.
+  const recon = page.locator("section[aria-labelledby=recon-title] tbody tr");
+  await recon.first().waitFor({ timeout: 60_000 });
+  const words = (await recon.allTextContents()).join("\n");
+  assert.doesNotMatch(words, /\d{9,}|\d{1,3}(,\d{3}){3,}/);
   await shoot("store");
 });
 
@@ -364,10 +391,14 @@ await check("objects: upload, look, download, delete", async () => {
   await page.getByRole("button", { name: "Delete page.html" }).click();
   await page.getByRole("button", { name: "Delete it" }).click();
   await page.getByRole("link", { name: "page.html" }).waitFor({ state: "detached" });
-  await page.setInputFiles("#upload", [script]);
+  // A name that turns its own end around is shown as it is.
+  const turned = join(scratch, "photo\u202egnp.exe");
+  await writeFile(turned, "no photo");
+  await page.setInputFiles("#upload", [script, turned]);
   await page.getByRole("link", { name: "page.html" }).waitFor();
+  await page.getByRole("link", { name: "photo⟨U+202E⟩gnp.exe" }).waitFor();
   await page.getByLabel("Choose all that are shown").check();
-  await page.getByRole("button", { name: "Delete 2 objects" }).click();
+  await page.getByRole("button", { name: "Delete 3 objects" }).click();
   await page.getByRole("button", { name: "Delete them" }).click();
   await page.getByText("Nothing here yet.").waitFor();
   await goTo("/objects");

@@ -110,7 +110,10 @@ pub fn fit(
 ) -> Result<(Calibration, Vec<Off>), AdviseError> {
     // Undisturbed repetitions are preferred; for others, the other programs' usage is simulated
     // too.
-    let usable = |cell: &Cell| cell.quiet().or_else(|| cell.accepted.then(|| cell.clone()));
+    let usable = |cell: &Cell| {
+        let is_measured = cell.accepted && !cell.repetitions.is_empty();
+        cell.quiet().or_else(|| is_measured.then(|| cell.clone()))
+    };
     let cells: Vec<Cell> = cells.iter().filter_map(usable).collect();
     if cells.len() < NEED {
         return Err(AdviseError::TooFewCells {
@@ -323,8 +326,12 @@ fn fit_store(
     Ok(())
 }
 
-/// Non-negative least squares of relative errors, by cyclic coordinate descent, which leaves values
-/// that no row determines near their initial ones.
+/// Weight, beside that of a row's relative error, of a value's relative distance from its initial one.
+const STAY_WEIGHT: f64 = 1e-3;
+
+/// Non-negative least squares of relative errors, by cyclic coordinate descent. Values that no row
+/// determines stay; of several that the rows determine together none takes all of the change: a first
+/// descent also keeps each near its initial value, in proportion to it.
 fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
     let rows: Vec<Vec<f64>> = rows
         .iter()
@@ -334,11 +341,17 @@ fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
     let squares: Vec<f64> = (0..values.len())
         .map(|j| rows.iter().map(|row| row[j] * row[j]).sum())
         .collect();
-    for _ in 0..SWEEPS {
+    let initial = values.clone();
+    let stay = |first: bool, j: usize| match first && initial[j] > 0.0 {
+        true => STAY_WEIGHT / (initial[j] * initial[j]),
+        false => 0.0,
+    };
+    for sweep in 0..2 * SWEEPS {
         for j in 0..values.len() {
             if squares[j] <= 0.0 {
                 continue;
             }
+            let stay = stay(sweep < SWEEPS, j);
             let gradient: f64 = rows
                 .iter()
                 .map(|row| {
@@ -346,7 +359,8 @@ fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
                     row[j] * (1.0 - sum)
                 })
                 .sum();
-            values[j] = (values[j] + gradient / squares[j]).max(0.0);
+            let back = stay * (initial[j] - values[j]);
+            values[j] = (values[j] + (gradient + back) / (squares[j] + stay)).max(0.0);
         }
     }
     values
@@ -460,6 +474,29 @@ mod tests {
         for (found, truth) in found.iter().zip(truth) {
             assert!((found - truth).abs() < 1e-4, "{found} {truth}");
         }
+    }
+
+    /// A proxy's and three servers' part of a write, in cells that all have three replicas.
+    #[test]
+    fn values_that_belong_together_change_together() {
+        let rows = [(vec![1.0, 3.0, 0.0], 8e-4), (vec![2.0, 6.0, 0.0], 16e-4)];
+        let found = least_squares(&rows, vec![1e-4, 1e-4, 5e-5]);
+        for (found, nearest) in found.iter().zip([1.4e-4, 2.2e-4, 5e-5]) {
+            assert!((found / nearest - 1.0).abs() < 0.01, "{found} {nearest}");
+        }
+    }
+
+    /// One whose repetitions were all rejected would be fitted as if nothing was done.
+    #[test]
+    fn cells_without_a_repetition_do_not_count() {
+        let mut measured = cell();
+        measured.emulated = false;
+        let mut empty = measured.clone();
+        empty.repetitions.clear();
+        let media = example().medium;
+        let error = fit(&[measured, empty], media, String::new(), 10).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("has 1 cells, 2 are needed"), "{told}");
     }
 
     /// Cells simulated with known demands give these demands again.

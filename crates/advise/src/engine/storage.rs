@@ -77,6 +77,8 @@ pub enum Written {
     Content(f64),
     /// A name in a directory.
     Name,
+    /// A tombstone, and what it removes: the names and inodes of two files.
+    Removal,
     /// A row in a database's log.
     Entry,
     /// Blocks that a journal's commit has, in bytes.
@@ -252,12 +254,13 @@ impl Work {
                 file_system(disk, *journal, writes, files, is_busy, dice)
             }
             Work::Objects { syncs } => {
-                let contents: Vec<Written> = writes
-                    .iter()
-                    .copied()
-                    .filter(|w| *w != Written::Name)
-                    .collect();
-                let names = join(*syncs, vec![Written::Name; writes.len()]);
+                let is_content = |w: &Written| matches!(w, Written::Content(_));
+                let contents: Vec<Written> = writes.iter().copied().filter(is_content).collect();
+                let name = |w: &Written| match w {
+                    Written::Removal => Written::Removal,
+                    _ => Written::Name,
+                };
+                let names = join(*syncs, writes.iter().map(name).collect());
                 match contents.is_empty() {
                     true => vec![names],
                     false => vec![join(*syncs, contents), names],
@@ -290,7 +293,9 @@ fn file_system(
 ) -> Vec<Step> {
     let is_entry = |w: &&Written| matches!(w, Written::Entry);
     let entries = writes.iter().filter(is_entry).count() as f64;
+    let removals = writes.iter().filter(|w| **w == Written::Removal).count() as f64;
     let count = writes.len() as f64 - entries;
+    let files_changed = count + removals;
     let io = |requests: Vec<Io>| Step::Io { disk, requests };
     let join = |bytes: f64| Step::Join {
         gathering: journal,
@@ -302,12 +307,12 @@ fn file_system(
         first.extend(match written {
             Written::Content(bytes) => Some(Io::Content(*bytes)),
             Written::Entry => Some(Io::Scattered),
-            Written::Name | Written::Blocks(_) => None,
+            Written::Name | Written::Removal | Written::Blocks(_) => None,
         });
     }
     first.extend((0..whole(files.directories * count, dice)).map(|_| Io::Scattered));
     first.extend((0..whole(files.bitmaps, dice)).map(|_| Io::Table));
-    let journal_bytes = files.journal_member * count + files.journal_entry * entries;
+    let journal_bytes = files.journal_member * files_changed + files.journal_entry * entries;
     let mut steps = vec![io(first), join(journal_bytes)];
     let second = match is_busy {
         true => files.second_commit_busy,
@@ -318,7 +323,7 @@ fn file_system(
     }
     let mut home: Vec<Io> = Vec::new();
     home.extend((0..whole(files.home_tables, dice)).map(|_| Io::Table));
-    home.extend((0..whole(files.home_member * count, dice)).map(|_| Io::Scattered));
+    home.extend((0..whole(files.home_member * files_changed, dice)).map(|_| Io::Scattered));
     steps.push(io(home));
     if is_busy && dice.part() < files.last_commit_busy {
         steps.push(join(0.0));

@@ -312,3 +312,35 @@ fn commits_are_shared_by_those_who_wait() {
     assert_eq!(ends, [400.0, 800.0, 800.0, 800.0, 800.0]);
     assert_eq!(engine.disk_use().flushes, 4.0);
 }
+
+/// A removal writes home what two files are, and a new name what one is.
+#[test]
+fn removals_change_two_files() {
+    let requests = |written: Written| {
+        let mut engine = Engine::new(1);
+        let disk = engine.add_disk(&ssd(), 4e9);
+        let files = crate::calibration::FileCost {
+            directories: 0.0,
+            bitmaps: 0.0,
+            home_tables: 0.0,
+            home_member: 2.0,
+            second_commit: 0.0,
+            ..crate::calibration::FileCost::default()
+        };
+        let journal = engine.add_gathering(Work::Journal, disk, 1, &files);
+        let syncs = engine.add_gathering(Work::FileSystem { journal }, disk, 1, &files);
+        let objects = engine.add_gathering(Work::Objects { syncs }, disk, 1, &files);
+        let join = Step::Join {
+            gathering: objects,
+            writes: vec![written],
+        };
+        engine.start(vec![join], 1);
+        while engine.advance().is_some() {}
+        let used = engine.disk_use();
+        (used.writes, used.written_bytes)
+    };
+    let (name, removal) = (requests(Written::Name), requests(Written::Removal));
+    // The journal's blocks and its commit's, and then two blocks, or four.
+    assert_eq!((name.0, removal.0), (4.0, 6.0));
+    assert!(removal.1 > name.1 + 20_000.0, "{name:?} {removal:?}");
+}

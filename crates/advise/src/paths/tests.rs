@@ -4,13 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use super::writes::POST_QUORUM_SECONDS;
 use super::*;
 use crate::calibration::tests::example;
 use crate::cluster::tests::HOST;
 use crate::engine::demands;
 use crate::workload::tests::SMALL;
 
-fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f64) {
+/// The steps of an operation on an object of 4000 bytes.
+fn steps(cluster: &str, operation: Operation, lost: &[usize]) -> Vec<Step> {
     let cluster = Cluster::parse(cluster).unwrap();
     let workload = Workload::parse(SMALL).unwrap();
     let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
@@ -25,7 +27,11 @@ fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f6
         lost,
     );
     let mut world = world.unwrap().without_spread();
-    let steps = world.operation(0, operation, 4000.0, &mut Dice::new(2));
+    world.operation(0, operation, 4000.0, &mut Dice::new(2))
+}
+
+fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f64) {
+    let steps = steps(cluster, operation, lost);
     let (mut syncs, mut sums) = (0.0, BTreeMap::new());
     demands(&steps, &mut syncs, &mut sums);
     let widest = |step: &Step| match step {
@@ -66,6 +72,24 @@ fn fragments_are_written_in_two_phases_and_read_by_as_many_as_decode() {
     let (syncs, quorum, _) = count(&coded, Operation::Delete, &[]);
     assert_eq!((syncs, quorum), (6.0 + 6.0 + 3.0, 3));
     assert_eq!(count(&coded, Operation::Read, &[]).1, 4);
+}
+
+/// A proxy answers when a quorum has, and the others have had half a second.
+#[test]
+fn writes_wait_for_the_others_and_reads_do_not() {
+    let lingers = |operation| {
+        let steps = steps(HOST, operation, &[]);
+        let lingers = steps.iter().filter_map(|step| match step {
+            Step::Fork {
+                linger, branches, ..
+            } => Some((*linger, branches.len())),
+            _ => None,
+        });
+        lingers.collect::<Vec<_>>()
+    };
+    assert_eq!(lingers(Operation::Write), [(POST_QUORUM_SECONDS, 3)]);
+    assert_eq!(lingers(Operation::Delete), [(POST_QUORUM_SECONDS, 3)]);
+    assert_eq!(lingers(Operation::Read), [(0.0, 1)]);
 }
 
 #[test]

@@ -5,10 +5,9 @@ use crate::cluster::Erasure;
 use crate::engine::{Step, Written};
 use crate::random::Dice;
 
-/// Seconds that those beyond the quorum of an upload in two phases have before the client is answered:
-/// `post_quorum_timeout`. Writes of replicas have the same, which the model leaves out: its counts were
-/// calibrated without.
-const POST_QUORUM_SECONDS: f64 = 0.5;
+/// Seconds that those beyond the quorum of a write have before the client is answered:
+/// `post_quorum_timeout`.
+pub(super) const POST_QUORUM_SECONDS: f64 = 0.5;
 
 impl World<'_> {
     /// Writes a body, or without one a tombstone.
@@ -44,7 +43,7 @@ impl World<'_> {
             None => {
                 let branches = rows.iter().enumerate().map(|(index, device)| {
                     let row = containers.get(index).copied();
-                    let mut inner = self.stored(*device, size, 0.0, row, dice);
+                    let mut inner = self.stored(*device, body, row, dice);
                     let host = self.placement.devices[*device].host;
                     if size > STREAMED_MIN_BYTES && host != proxy {
                         // Each server is asked before it is sent the body.
@@ -60,7 +59,7 @@ impl World<'_> {
                 };
                 steps.push(Step::Fork {
                     need: quorum.size(),
-                    linger: 0.0,
+                    linger: POST_QUORUM_SECONDS,
                     branches,
                 });
             }
@@ -76,30 +75,24 @@ impl World<'_> {
         devices.map(|device| (number, *device)).collect()
     }
 
-    /// An object server's own steps of writing a replica, up to the response.
+    /// An object server's own steps of writing a replica, or a tombstone, up to the response.
     fn stored(
         &self,
         device: usize,
-        size: f64,
-        more: f64,
+        body: Option<f64>,
         row: Option<Row>,
         dice: &mut Dice,
     ) -> Vec<Step> {
-        let cost = self.store();
+        let (cost, size) = (self.store(), body.unwrap_or(0.0));
         let mut steps = Vec::new();
         if let Some(known) = self.known(device) {
-            let op = cost.write_replica * (1.0 + BEFORE) / 2.0 + more;
-            self.object(device, known, size, op, dice, &mut steps);
+            let op = cost.write_replica * (1.0 + BEFORE) / 2.0;
+            let written = body.map_or(Written::Removal, Written::of_size);
+            self.object(device, known, (size, written), op, dice, &mut steps);
             self.row(device, row, dice, &mut steps);
             return steps;
         }
-        self.content(
-            device,
-            size,
-            cost.write_replica * BEFORE + more,
-            dice,
-            &mut steps,
-        );
+        self.content(device, size, cost.write_replica * BEFORE, dice, &mut steps);
         self.name(
             device,
             cost.write_replica * (1.0 - BEFORE) / 2.0,
@@ -119,7 +112,7 @@ impl World<'_> {
         &self,
         device: usize,
         known: KnownDisk,
-        size: f64,
+        (size, written): (f64, Written),
         op: f64,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
@@ -129,7 +122,7 @@ impl World<'_> {
         steps.extend(self.hand_over(dice));
         steps.push(Step::Join {
             gathering: known.objects,
-            writes: vec![Written::of_size(size)],
+            writes: vec![written],
         });
     }
 
@@ -231,7 +224,10 @@ impl World<'_> {
             let mut inner = Vec::new();
             let op = cost.write_replica * BEFORE + cost.fragment;
             match self.known(*device) {
-                Some(known) => self.object(*device, known, part, op + name, dice, &mut inner),
+                Some(known) => {
+                    let written = (part, Written::of_size(part));
+                    self.object(*device, known, written, op + name, dice, &mut inner);
+                }
                 None => {
                     self.content(*device, part, op, dice, &mut inner);
                     self.name(*device, name, dice, &mut inner);

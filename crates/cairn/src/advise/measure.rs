@@ -167,7 +167,8 @@ pub(super) fn fit(arguments: &FitArguments) -> Result<()> {
 
 /// The calibration with the scope of these cells, and the media of their emulation.
 fn with_scope_of(known: Calibration, cells: &[Cell]) -> Result<Calibration> {
-    let accepted: Vec<&Cell> = cells.iter().filter(|cell| cell.accepted).collect();
+    let is_measured = |cell: &&Cell| cell.accepted && !cell.repetitions.is_empty();
+    let accepted: Vec<&Cell> = cells.iter().filter(is_measured).collect();
     anyhow::ensure!(
         !accepted.is_empty(),
         "none of {} cells was accepted: name folders of cells that were",
@@ -187,8 +188,19 @@ fn fit_and_write(
     media: BTreeMap<String, Medium>,
     out: &std::path::Path,
 ) -> Result<()> {
+    let missing = cells.iter().filter(|cell| cell.repetitions.is_empty());
+    let missing: Vec<&str> = missing.map(|cell| cell.name.as_str()).collect();
+    if !missing.is_empty() {
+        print_line(&format!(
+            "{} of {} cells have no repetition that counts, and the calibration is made without \
+             them: {}; the same command measures them again",
+            missing.len(),
+            cells.len(),
+            missing.join(", ")
+        ));
+    }
     print_line("fitting:");
-    let made_on = format!("{} cells of {}", cells.len(), host());
+    let made_on = format!("{} cells of {}", cells.len() - missing.len(), host());
     let (calibration, off) = fit::fit(cells, media, made_on, OPERATIONS)?;
     for off in off {
         print_line(&format!(

@@ -130,7 +130,7 @@ fn a_page_of_one_run() {
     );
 }
 
-/// What happened comes before what was reached, and no overload is called the fastest.
+/// The state and its reason come before the figures, and no overload is called the fastest.
 #[test]
 fn trouble_comes_first() {
     use crate::record::OpenLoop;
