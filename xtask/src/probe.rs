@@ -13,11 +13,14 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::conformance::{self, Counts};
+use crate::engine::EngineName;
 use cairn_testkit::venv::Venv;
 use cairn_testkit::workspace;
 
 const UPSTREAM: &str = include_str!("../conformance/probe-upstream.txt");
 const LATER: &str = include_str!("../conformance/probe-later.txt");
+/// Tests that look for the files of objects, which volumes do not have.
+const OF_FILES: &str = include_str!("../conformance/probe-files.txt");
 
 /// Tests for a cluster that lets clients open expired objects; the others are for a cluster that
 /// does not.
@@ -33,6 +36,9 @@ pub(crate) struct Probe {
     /// OpenStack Swift's own programs instead of Cairn's: are the lists right?
     #[arg(long)]
     pub(crate) upstream: bool,
+    /// The engine of all policies
+    #[arg(long, value_enum, conflicts_with = "upstream")]
+    pub(crate) engine: Option<EngineName>,
     /// Also show tests of the list of later ones that pass already
     #[arg(long)]
     pub(crate) show_early: bool,
@@ -67,12 +73,17 @@ pub(crate) fn run(options: &Probe) -> Result<Counts> {
     if options.keep {
         println!("the cluster's folder is {}", dir.path().display());
     }
-    layout::write(dir.path(), &venv, options.upstream)?;
+    layout::write(dir.path(), &venv, options.upstream, options.engine)?;
     let files = match &options.files[..] {
         [] => vec![conformance::ALL.to_owned()],
         files => files.to_vec(),
     };
-    let mut outcomes = pytest(&venv, dir.path(), &files, options.show_early)?;
+    let later = match options.engine {
+        Some(EngineName::Pebbles) => format!("{LATER}\n{OF_FILES}"),
+        None | Some(EngineName::Files) => LATER.to_owned(),
+    };
+    let left_out = if options.show_early { "" } else { &*later };
+    let mut outcomes = pytest(&venv, dir.path(), &files, left_out)?;
     let open_expired: Vec<String> = OPEN_EXPIRED
         .iter()
         .filter(|test| {
@@ -84,32 +95,27 @@ pub(crate) fn run(options: &Probe) -> Result<Counts> {
         .collect();
     if !open_expired.is_empty() {
         layout::allow_open_expired(dir.path())?;
-        outcomes.extend(pytest(
-            &venv,
-            dir.path(),
-            &open_expired,
-            options.show_early,
-        )?);
+        outcomes.extend(pytest(&venv, dir.path(), &open_expired, left_out)?);
     }
     Ok(conformance::judge(
         &outcomes,
         UPSTREAM,
-        LATER,
+        &later,
         &files,
         "test.probe",
         options.show_early,
     ))
 }
 
-/// Runs files of `test/probe` inside the namespaces; returns outcomes by test name. Tests expected
-/// to pass only later are excluded unless asked for, since they take long to fail.
+/// Runs files of `test/probe` inside the namespaces; returns outcomes by test name. Tests of the list
+/// `later` are left out: they take long to fail.
 fn pytest(
     venv: &Venv,
     dir: &Path,
     files: &[String],
-    with_later: bool,
+    later: &str,
 ) -> Result<BTreeMap<String, String>> {
-    let later = conformance::names(if with_later { "" } else { LATER });
+    let later = conformance::names(later);
     let left_out = later
         .iter()
         .filter_map(|test| conformance::file_of(test, "test.probe"))

@@ -217,7 +217,7 @@ fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
         reclaim_age: section.seconds_or("reclaim_age", defaults.reclaim_age.as_secs_f64())?,
         commit_window: section.seconds_or("commit_window", defaults.commit_window.as_secs_f64())?,
         volume_bytes: section.u64_or("pebbles_volume_bytes", defaults.volume_bytes)?,
-        bars_files: true,
+        ..defaults
     };
     let stores = parts.shared.get_or_make(|| Arc::new(Stores::default()));
     let hash_path = parts.hash_path.clone();

@@ -170,6 +170,7 @@ mod tests {
         let engine = || {
             let config = PebblesConfig {
                 volume_bytes: 16 << 20,
+                takes_turns: false,
                 ..PebblesConfig::default()
             };
             let hash_path = HashPath::new("", "x");

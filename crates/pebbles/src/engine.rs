@@ -14,6 +14,7 @@ mod patience;
 mod rows;
 mod slot;
 mod stores;
+mod turns;
 mod uploads;
 mod write;
 
@@ -40,6 +41,8 @@ pub struct PebblesConfig {
     pub volume_bytes: u64,
     /// A file is put in the place of a policy's folder of files, so that nobody fills that.
     pub bars_files: bool,
+    /// Other processes that wait for volumes are let in between two operations, and asked to let this one in.
+    pub takes_turns: bool,
 }
 
 impl Default for PebblesConfig {
@@ -49,6 +52,7 @@ impl Default for PebblesConfig {
             commit_window: Duration::from_secs(60),
             volume_bytes: 0,
             bars_files: true,
+            takes_turns: true,
         }
     }
 }

@@ -51,10 +51,29 @@ impl PebblesError {
     }
 
     pub(crate) fn of_io(action: &'static str, source: io::Error) -> Self {
+        let inner = source.get_ref().and_then(|inner| inner.downcast_ref());
+        if let Some(OtherFormat { name, version }) = inner {
+            let (name, version) = (name.clone(), *version);
+            return PebblesError::Format { name, version };
+        }
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => PebblesError::NoSpace,
             _ => PebblesError::Io { action, source },
         }
+    }
+}
+
+/// A batch or a record of another format, in a volume of this one.
+#[derive(Debug, Error)]
+#[error("{name} has something of format version {version}, which this program does not know")]
+pub(crate) struct OtherFormat {
+    pub(crate) name: String,
+    pub(crate) version: u8,
+}
+
+impl From<OtherFormat> for io::Error {
+    fn from(error: OtherFormat) -> Self {
+        io::Error::other(error)
     }
 }
 

@@ -202,20 +202,23 @@ impl BatchHeader {
     /// `offset`: in the volume, of these bytes.
     ///
     /// # Errors
-    /// `Short`, `Magic` or `Version` for bytes that are none of this format, `Checksum` or `Range`
-    /// for a damaged header.
+    /// `Short` or `Magic` for bytes that are none, `Checksum` or `Range` for a damaged header, `Version` for one of
+    /// another format.
     pub fn parse(bytes: &[u8], offset: u64) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);
         if fields.u32(0) != BATCH_MAGIC {
             return Err(FormatError::Magic);
         }
+        // Later formats have these too: a damaged version is none of theirs.
+        let epoch = fields.u64(16);
+        Binding { epoch, offset }.check(bytes)?;
         if bytes[4] != VERSION {
             return Err(FormatError::Version(bytes[4]));
         }
         let header = BatchHeader {
             id: fields.u64(8),
-            epoch: fields.u64(16),
+            epoch,
             sequence: fields.u64(24),
             count: fields.u32(32),
             len: fields.u32(36),
@@ -225,8 +228,6 @@ impl BatchHeader {
             },
             owed_from: fields.u64(40),
         };
-        let epoch = header.epoch;
-        Binding { epoch, offset }.check(bytes)?;
         let len = header.len as usize;
         let holds = len / UNIT;
         let is_sound = len.is_multiple_of(BLOCK)
@@ -238,6 +239,13 @@ impl BatchHeader {
             false => Err(FormatError::Range),
         }
     }
+}
+
+/// The epoch in a batch's header of any format.
+pub fn epoch_of(batch: &[u8]) -> Option<u64> {
+    batch
+        .first_chunk::<UNIT>()
+        .map(|bytes| Fields(bytes).u64(16))
 }
 
 /// The meaning of a record.
@@ -335,18 +343,18 @@ impl RecordHeader {
     /// Parses and checks a record's header. `binding` is its place.
     ///
     /// # Errors
-    /// `Short`, `Magic` or `Version` for bytes that are none of this format, `Checksum` or `Range`
-    /// for a damaged header.
+    /// `Short` or `Magic` for bytes that are none, `Checksum` or `Range` for a damaged header, `Version` for one of
+    /// another format.
     pub fn parse(bytes: &[u8], binding: Binding) -> Result<Self, FormatError> {
         let bytes = header_of(bytes)?;
         let fields = Fields(bytes);
         if fields.u16(0) != RECORD_MAGIC {
             return Err(FormatError::Magic);
         }
+        binding.check(bytes)?;
         if bytes[2] != VERSION {
             return Err(FormatError::Version(bytes[2]));
         }
-        binding.check(bytes)?;
         let mut kinds = Kind::ALL.into_iter();
         let kind = kinds.find(|kind| *kind as u8 == bytes[3]);
         let word = fields.u64(24);

@@ -132,6 +132,8 @@ impl Inspected {
                             reason: "the record does not match its checksums".to_owned(),
                         }),
                         Found::Lost { at } => check.lost.push((slot, at)),
+                        // The scanner gives no such batch.
+                        Found::Other { .. } => {}
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 mod files;
-pub use files::Folder;
+pub use files::{Folder, Mark, Wanted};
 
 /// One folder of one file system. Errors are the file system's: `NotFound` for a name that is not
 /// there, `StorageFull`, and `EIO` and the like for a device that fails.

@@ -6,6 +6,9 @@
 //! (`read_errors.rs`); until then the scanner is unsure, and what it found is not to be believed. Where
 //! nothing sound is seen behind such damage, nobody knows what was there, nor whether it was acknowledged:
 //! the volume's end is lost.
+//!
+//! What is of another format, with a checksum that is right, ends the scan with an error: to go on would be to
+//! write over it.
 
 use std::io;
 use std::sync::Arc;
@@ -13,9 +16,12 @@ use std::sync::Arc;
 use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
 
-use crate::format::{BATCH_MAX, BLOCK, BatchHeader, Class, FIRST_BATCH, Found, UNIT, records};
+use crate::error::OtherFormat;
+use crate::format::{
+    BATCH_MAX, BLOCK, BatchHeader, Class, FIRST_BATCH, FormatError, Found, UNIT, epoch_of, records,
+};
 use crate::read_errors::ReadErrors;
-use crate::volume::Volume;
+use crate::volume::{Volume, file_name};
 
 /// How far behind damage a sound batch is looked for.
 const LOOK_AHEAD: u64 = 4 * BATCH_MAX as u64;
@@ -146,7 +152,7 @@ impl Scanner {
         }
         let unreadable = self.unreadable;
         let block = self.read(self.at, BLOCK)?;
-        if let Some(header) = self.header_in(&block, self.at) {
+        if let Some(header) = self.header_in(&block, self.at)? {
             let len = header.len.into();
             return Ok(Some(Next { header, len }));
         }
@@ -182,12 +188,24 @@ impl Scanner {
         }
     }
 
-    fn header_in(&self, block: &[u8], at: u64) -> Option<BatchHeader> {
-        let header = BatchHeader::parse(block, at).ok()?;
+    fn header_in(&self, block: &[u8], at: u64) -> io::Result<Option<BatchHeader>> {
+        let header = match BatchHeader::parse(block, at) {
+            Ok(header) => header,
+            // Nobody knows the epoch but this volume: content cannot pose as one.
+            Err(FormatError::Version(version)) if epoch_of(block) == Some(self.volume.epoch) => {
+                return Err(self.other_format(version));
+            }
+            Err(_) => return Ok(None),
+        };
         let is_of_volume = header.epoch == self.volume.epoch
             && at + u64::from(header.len) <= self.volume.size
             && header.sequence >= self.sequence;
-        is_of_volume.then_some(header)
+        Ok(is_of_volume.then_some(header))
+    }
+
+    fn other_format(&self, version: u8) -> io::Error {
+        let name = file_name(self.volume.slot);
+        OtherFormat { name, version }.into()
     }
 
     /// The first sound batch header from `from` on.
@@ -202,7 +220,7 @@ impl Scanner {
             let bytes = self.read(at, len)?;
             for (number, block) in bytes.chunks(BLOCK).enumerate() {
                 let here = at + (number * BLOCK) as u64;
-                if let Some(header) = self.header_in(block, here) {
+                if let Some(header) = self.header_in(block, here)? {
                     return Ok(Some((here, header)));
                 }
             }
@@ -239,6 +257,9 @@ impl Scanner {
         let unreadable = self.unreadable;
         let bytes = self.read(self.at, len as usize)?;
         let found = records(&bytes, &header, self.at);
+        if let Some(Found::Other { version }) = found.last() {
+            return Err(self.other_format(*version));
+        }
         let sound = found.iter().filter(|f| matches!(f, Found::Record { .. }));
         let is_whole = sound.count() == header.count as usize;
         if !is_whole && !self.is_end_known && !Plant::TornTakenForRot.is_on() {

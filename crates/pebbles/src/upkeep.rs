@@ -169,6 +169,13 @@ impl Upkeep {
         since >= self.store.config.checkpoint_bytes.max(2 * written.bytes)
     }
 
+    /// Whether a checkpoint costs less than what was written since the last one, as that of a small store.
+    pub fn is_checkpoint_worth_it(&self) -> bool {
+        let written = *self.store.checkpoints.lock();
+        let since = self.store.log().appended.saturating_sub(written.appended);
+        written.generation == 0 || since >= 2 * written.bytes
+    }
+
     /// Whether a checkpoint is done but for rows that are owed.
     pub fn waits_for_rows(&self) -> bool {
         self.checkpoint.as_ref().is_some_and(Writer::waits_for_rows)

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::engine::EngineName;
 use cairn_testkit::conf::{pipeline, rsync_module};
 use cairn_testkit::venv::Venv;
 use cairn_testkit::workspace::{build_cairn, run_quiet, write_script};
@@ -82,14 +83,20 @@ ec_num_parity_fragments = 2
 ";
 
 /// Writes everything below `dir`: confs, rings, programs, scripts, and mount points.
-pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
+pub(super) fn write(
+    dir: &Path,
+    venv: &Venv,
+    upstream: bool,
+    engine: Option<EngineName>,
+) -> Result<()> {
     let etc = dir.join("swift");
     for folder in ["bin", "swift", "srv"] {
         fs::create_dir_all(dir.join(folder))?;
     }
     programs(dir, venv, upstream)?;
     let log = format!("log_address = {}\n", dir.join("log.socket").display());
-    fs::write(etc.join("swift.conf"), SWIFT_CONF)?;
+    let swift_conf = EngineName::in_conf(engine, SWIFT_CONF);
+    fs::write(etc.join("swift.conf"), swift_conf)?;
     fs::write(etc.join("container-sync-realms.conf"), REALMS)?;
     fs::write(etc.join("proxy-server.conf"), proxy(&log))?;
     fs::write(etc.join("internal-client.conf"), internal_client(&log))?;
@@ -100,7 +107,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
         let folder = etc.join(format!("{kind}-server"));
         fs::create_dir_all(&folder)?;
         for node in 1..=4 {
-            let text = backend(kind, node, 6200 + node * 10 + port, &log);
+            let text = backend(kind, node, 6200 + node * 10 + port, &log, engine);
             fs::write(folder.join(format!("{node}.conf")), text)?;
         }
     }
@@ -189,7 +196,7 @@ fn reconciler(log: &str) -> String {
     format!("[DEFAULT]\n{log}\n[container-reconciler]\n\n{filters}")
 }
 
-fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
+fn backend(kind: &str, node: u32, port: u32, log: &str, engine: Option<EngineName>) -> String {
     // Databases are sent whole even if small, like OpenStack Swift does: tests look at the folders
     // that this leaves.
     let whole_databases = match kind {
@@ -199,12 +206,18 @@ fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
     let filters = pipeline(&format!("healthcheck recon {kind}-server"), |_| {
         String::new()
     });
+    let has_volumes = kind == "object" && engine == Some(EngineName::Pebbles);
+    let (of_all, of_replicator) = match has_volumes {
+        // Each test makes all volumes anew.
+        true => ("pebbles_volume_bytes = 16777216\n", "sync_method = ssync\n"),
+        false => ("", whole_databases),
+    };
     let mut text = format!(
         "[DEFAULT]\ndevices = /srv/{node}/node\nmount_check = false\ndisable_fallocate = true\n\
          bind_ip = 127.0.0.{node}\nbind_port = {port}\nworkers = 1\n\
-         recon_cache_path = /srv/cache/{node}\n{log}\n{filters}\n\
+         recon_cache_path = /srv/cache/{node}\n{log}{of_all}\n{filters}\n\
          [{kind}-replicator]\nrsync_module = {{replication_ip}}::{kind}{{replication_port}}\n\
-         {whole_databases}\n[{kind}-auditor]\n\n"
+         {of_replicator}\n[{kind}-auditor]\n\n"
     );
     text.push_str(match kind {
         "account" => "[account-reaper]\n",

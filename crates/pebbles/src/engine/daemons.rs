@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cairn_disk::engine::{
@@ -140,12 +141,16 @@ impl Inventory for PebblesEngine {
         offer: &Offer,
         fragment: Option<u32>,
     ) -> Result<Option<Held>, DiskError> {
-        let Some(opened) = self.store_if_there(disk, at.policy)? else {
+        if self.store_if_there(disk, at.policy)?.is_none() {
             return Ok(None);
-        };
+        }
         let object = at.object(offer.hash);
         let choice = FragmentChoice::of_index(fragment);
         let held = self.held_of(disk, object, choice.clone())?;
+        // Each call gets the store for itself, else it would keep other processes out of it.
+        let Some(opened) = self.store_if_there(disk, at.policy)? else {
+            return Ok(held);
+        };
         let entries = opened.store().index().get(at.partition, offer.hash);
         let (files, _) = opened.store().rules().choose(&entries, &choice);
         let is_ours = |index: &u32| files.fragments.has(offer.data, *index);
@@ -168,6 +173,7 @@ impl Inventory for PebblesEngine {
             }));
         }
         let name = self.stored_name(&opened, object);
+        drop(opened);
         let key = ObjectKey {
             policy: at.policy,
             partition: at.partition,
@@ -345,7 +351,7 @@ impl Upkeep for PebblesEngine {
             }
             opened.collect_garbage();
             opened.watch_memory();
-            if !opened.is_upkeep_due() {
+            if opened.is_wanted.load(Ordering::Acquire) || !opened.is_upkeep_due() {
                 continue;
             }
             match opened.keep_rows(disk, policy) {

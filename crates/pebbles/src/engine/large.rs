@@ -1,12 +1,23 @@
 //! Bodies that are files: which of them an opening removes, and which it keeps.
 
 use std::collections::BTreeSet;
+use std::fs::DirEntry;
 use std::io;
+use std::time::Duration;
 
 use crate::medium::{Folder, Medium};
 use crate::store::Store;
 use crate::store::quarantine::{LARGE, keep_large};
 use crate::store::recovery::Recovery;
+
+/// A file without a number is an upload under way, perhaps of another process, on file systems where those need
+/// names. It is written to sooner.
+const UPLOAD_AGE: Duration = Duration::from_secs(24 * 3600);
+
+fn is_left_over(entry: &DirEntry) -> io::Result<bool> {
+    let written = entry.metadata()?.modified()?;
+    Ok(written.elapsed().is_ok_and(|age| age >= UPLOAD_AGE))
+}
 
 /// Removes large bodies that no record names, where all records were read; gives the highest number
 /// there is. Where a record that may have named them was damaged they are kept as quarantined ones.
@@ -40,6 +51,7 @@ pub(super) fn clear_large(store: &Store, folder: &Folder, report: &Recovery) -> 
                 keep_large(folder, number)?;
                 has_kept = true;
             }
+            None if !is_left_over(&entry)? => {}
             _ if is_known => std::fs::remove_file(entry.path())?,
             _ => {}
         }

@@ -1,92 +1,334 @@
-//! Waiting for another process that is about to let go of a device's volumes, as at a reload.
+//! Turns at a device's volumes, which one process has open at a time. Another one that asks for them waits, and
+//! leaves a sign by which the first one knows; that lets go of them soon, and stands back until the other has
+//! them.
 
 use std::io::{self, ErrorKind};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A process that ends lets go of volumes within about a second of its last request, and one that has
-/// nothing to do after `idle_close`, five seconds.
+use crate::medium::{Folder, Mark, Wanted};
+
+/// A process that has volumes lets another in after [`Patience::hold`], and when it has ended what it is at.
 const WAIT_MAX: Duration = Duration::from_secs(7);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// After a wait in vain nobody waits for so long: the other process means to keep them.
 const GIVEN_UP: Duration = Duration::from_secs(60);
+/// Volumes are kept at least for so long, if others wait or not: less would be spent on nothing but opening
+/// them.
+const HOLD_MIN: Duration = Duration::from_millis(100);
+/// The same where opening them takes long. Others wait no longer than [`WAIT_MAX`].
+const HOLD_MAX: Duration = Duration::from_secs(2);
+/// A process that has let go of volumes for another leaves them to it for so long.
+const STAND_BACK_MAX: Duration = Duration::from_millis(500);
+/// Volumes are kept twice as long for each time that nobody took them, up to this often: a process that waits
+/// and is stopped would take much of the time of the one that works.
+const SPURNED_MAX: u32 = 8;
+/// Requests that went on for too long when others were to be let in are not disturbed again sooner.
+const DISTURB_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether it makes sense to wait.
+/// The lock of a device's volumes.
+pub(super) trait Door {
+    /// Takes the lock: `ResourceBusy` where another process has it.
+    fn lock(&self) -> io::Result<()>;
+
+    /// Leaves a sign that somebody waits, which ends when it is dropped. `None`: that cannot be done.
+    fn want(&self) -> Option<Wanted>;
+
+    /// Whether others have left one.
+    fn is_wanted(&self) -> bool;
+
+    /// The mark of the process that had the lock last.
+    fn mark(&self) -> Option<Mark>;
+}
+
+/// A folder that is not locked yet; `random`: as [`Folder::lock`] takes them.
+pub(super) struct Unopened<'a, R>(pub(super) &'a Folder, pub(super) R);
+
+impl<R: Fn() -> u64> Door for Unopened<'_, R> {
+    fn lock(&self) -> io::Result<()> {
+        self.0.lock([(self.1)(), (self.1)()])
+    }
+
+    fn want(&self) -> Option<Wanted> {
+        self.0.want()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        self.0.mark()
+    }
+}
+
+/// A folder that was closed while nobody used it, and is to be what it was.
+pub(super) struct Resting<'a>(pub(super) &'a Folder);
+
+impl Door for Resting<'_> {
+    fn lock(&self) -> io::Result<()> {
+        self.0.wake()
+    }
+
+    fn want(&self) -> Option<Wanted> {
+        self.0.want()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        self.0.mark()
+    }
+}
+
+/// The lock for a process that asks nobody to let it in.
+pub(super) struct Silent<D>(pub(super) D);
+
+impl<D: Door> Door for Silent<D> {
+    fn lock(&self) -> io::Result<()> {
+        self.0.lock()
+    }
+
+    fn want(&self) -> Option<Wanted> {
+        None
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        self.0.mark()
+    }
+}
+
+/// The turns of this process at a device's volumes.
 #[derive(Default)]
-pub(super) struct Patience(Mutex<Option<Instant>>);
+pub(super) struct Patience(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// When a wait was in vain.
+    given_up: Option<Instant>,
+    /// When others were let in, and the mark until then.
+    made_way: Option<(Instant, Option<Mark>)>,
+    /// Times that nobody came, in a row.
+    spurned: u32,
+    /// When others could not be let in.
+    disturbed: Option<Instant>,
+}
 
 impl Patience {
-    /// Calls `lock` until another process no longer has it, or for [`WAIT_MAX`].
-    pub(super) fn wait(&self, lock: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    /// Takes the lock, when those that wait have had their turn: waits until another process no longer has it,
+    /// or for [`WAIT_MAX`].
+    pub(super) fn wait(&self, door: &impl Door) -> io::Result<()> {
+        self.stand_back(door);
         let begun = Instant::now();
-        let has_given_up = self.0.lock().is_some_and(|at| at.elapsed() < GIVEN_UP);
+        let given_up = self.0.lock().given_up;
+        let has_given_up = given_up.is_some_and(|at| at.elapsed() < GIVEN_UP);
+        let mut sign = None;
         loop {
-            match lock() {
+            match door.lock() {
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     if has_given_up {
                         return Err(error);
                     }
                     if begun.elapsed() >= WAIT_MAX {
-                        *self.0.lock() = Some(Instant::now());
+                        self.0.lock().given_up = Some(Instant::now());
                         return Err(error);
                     }
+                    sign = sign.or_else(|| door.want());
                 }
                 ended => {
-                    *self.0.lock() = None;
+                    self.0.lock().given_up = None;
                     return ended;
                 }
             }
             std::thread::sleep(POLL_INTERVAL);
         }
     }
+
+    /// Leaves volumes that others were let in to, until one of them has them.
+    fn stand_back(&self, door: &impl Door) {
+        let Some((at, mark)) = self.0.lock().made_way.take() else {
+            return;
+        };
+        while door.is_wanted() && door.mark() == mark {
+            if at.elapsed() >= STAND_BACK_MAX {
+                let mut state = self.0.lock();
+                state.spurned = (state.spurned + 1).min(SPURNED_MAX);
+                return;
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.0.lock().spurned = 0;
+    }
+
+    /// Notes that the volumes were let go of for others.
+    pub(super) fn made_way(&self, mark: Option<Mark>) {
+        let mut state = self.0.lock();
+        state.made_way = Some((Instant::now(), mark));
+        state.disturbed = None;
+    }
+
+    /// Notes that they could not be let go of.
+    pub(super) fn disturbed(&self) {
+        self.0.lock().disturbed = Some(Instant::now());
+    }
+
+    /// Whether it is others' turn at volumes that were opened so long ago, which took so long.
+    pub(super) fn is_over(&self, since: Duration, opening: Duration) -> bool {
+        let state = self.0.lock();
+        let disturbed = state
+            .disturbed
+            .is_some_and(|at| at.elapsed() < DISTURB_INTERVAL);
+        !disturbed && since >= hold(opening, state.spurned)
+    }
+}
+
+/// How long volumes are kept whose opening took so long.
+fn hold(opening: Duration, spurned: u32) -> Duration {
+    (2 * opening).clamp(HOLD_MIN, HOLD_MAX) * (1 << spurned)
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
-    fn busy() -> io::Result<()> {
-        Err(ErrorKind::ResourceBusy.into())
+    /// A lock that is free at the fourth attempt, or never.
+    #[derive(Default)]
+    struct Fake {
+        calls: Cell<u32>,
+        busy_until: u32,
+        signs: Cell<u32>,
+        /// The others' signs go at this call, or one of them takes the lock.
+        wanted: RefCell<Vec<bool>>,
+        mark: Cell<Option<Mark>>,
+    }
+
+    impl Door for Fake {
+        fn lock(&self) -> io::Result<()> {
+            self.calls.set(self.calls.get() + 1);
+            match self.calls.get() < self.busy_until {
+                true => Err(ErrorKind::ResourceBusy.into()),
+                false => Ok(()),
+            }
+        }
+
+        fn want(&self) -> Option<Wanted> {
+            self.signs.set(self.signs.get() + 1);
+            None
+        }
+
+        fn is_wanted(&self) -> bool {
+            self.wanted.borrow_mut().pop().unwrap_or(false)
+        }
+
+        fn mark(&self) -> Option<Mark> {
+            self.mark.get()
+        }
     }
 
     #[test]
-    fn what_is_let_go_of_is_waited_for() {
-        let (patience, calls) = (Patience::default(), Cell::new(0));
-        let lock = || {
-            calls.set(calls.get() + 1);
-            match calls.get() {
-                ..4 => busy(),
-                _ => Ok(()),
-            }
-        };
-        patience.wait(lock).unwrap();
-        assert_eq!(calls.get(), 4);
+    fn what_is_let_go_of_is_waited_for_with_a_sign() {
+        let (patience, door) = (
+            Patience::default(),
+            Fake {
+                busy_until: 4,
+                ..Fake::default()
+            },
+        );
+        patience.wait(&door).unwrap();
+        assert_eq!(door.calls.get(), 4);
+        assert!(door.signs.get() > 0);
+        let free = Fake::default();
+        patience.wait(&free).unwrap();
+        assert_eq!(free.signs.get(), 0);
     }
 
     #[test]
     fn what_is_kept_is_waited_for_once() {
-        let (patience, calls) = (Patience::default(), Cell::new(0));
-        let lock = || {
-            calls.set(calls.get() + 1);
-            busy()
+        let patience = Patience::default();
+        let door = Fake {
+            busy_until: u32::MAX,
+            ..Fake::default()
         };
-        patience.wait(lock).unwrap_err();
-        assert!(calls.replace(0) > 1);
-        patience.wait(lock).unwrap_err();
-        assert_eq!(calls.get(), 1);
+        patience.wait(&door).unwrap_err();
+        assert!(door.calls.replace(0) > 1);
+        patience.wait(&door).unwrap_err();
+        assert_eq!(door.calls.get(), 1);
         // It was let go of in the end: the next process may be a passing one.
-        patience.wait(|| Ok(())).unwrap();
-        assert!(patience.0.lock().is_none());
+        patience.wait(&Fake::default()).unwrap();
+        assert!(patience.0.lock().given_up.is_none());
     }
 
     #[test]
     fn other_errors_are_not_waited_for() {
-        let denied = || Err(ErrorKind::PermissionDenied.into());
-        let error = Patience::default().wait(denied).unwrap_err();
+        struct Denied;
+        impl Door for Denied {
+            fn lock(&self) -> io::Result<()> {
+                Err(ErrorKind::PermissionDenied.into())
+            }
+            fn want(&self) -> Option<Wanted> {
+                None
+            }
+            fn is_wanted(&self) -> bool {
+                false
+            }
+            fn mark(&self) -> Option<Mark> {
+                None
+            }
+        }
+        let error = Patience::default().wait(&Denied).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn whoever_made_way_stands_back() {
+        let (patience, opening) = (Patience::default(), Duration::ZERO);
+        let wanted = |times| Fake {
+            wanted: RefCell::new(vec![true; times]),
+            ..Fake::default()
+        };
+        // The others' signs go.
+        let door = wanted(3);
+        patience.made_way(None);
+        patience.wait(&door).unwrap();
+        assert!(door.wanted.borrow().is_empty());
+        // One of them has the lock, and others wait on.
+        let door = wanted(usize::from(u16::MAX));
+        patience.made_way(None);
+        door.mark.set(Some([7; 32]));
+        let begun = Instant::now();
+        patience.wait(&door).unwrap();
+        assert!(begun.elapsed() < STAND_BACK_MAX);
+        assert!(patience.is_over(HOLD_MIN, opening));
+        // Nobody comes, though somebody waits.
+        for times in 1..=2 {
+            patience.made_way(None);
+            patience.wait(&wanted(usize::from(u16::MAX))).unwrap();
+            assert!(!patience.is_over(HOLD_MIN * ((1 << times) - 1), opening));
+            assert!(patience.is_over(HOLD_MIN * (1 << times), opening));
+        }
+        patience.made_way(None);
+        patience.wait(&wanted(0)).unwrap();
+        assert!(patience.is_over(HOLD_MIN, opening));
+    }
+
+    #[test]
+    fn the_longer_opening_takes_the_longer_volumes_are_kept() {
+        let (patience, seconds) = (Patience::default(), Duration::from_secs);
+        assert!(patience.is_over(HOLD_MIN, Duration::ZERO));
+        assert!(!patience.is_over(seconds(1), seconds(1)));
+        assert!(patience.is_over(seconds(2), seconds(1)));
+        assert!(patience.is_over(HOLD_MAX, seconds(9)));
+        patience.disturbed();
+        assert!(!patience.is_over(seconds(9), Duration::ZERO));
     }
 }

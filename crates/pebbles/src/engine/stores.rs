@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::barred::bar_files;
 use super::large::clear_large;
+use super::patience::{Resting, Silent, Unopened};
 use super::slot::Slot;
 use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
@@ -45,7 +46,7 @@ type Slots = BTreeMap<(String, PolicyIndex), Arc<Slot<Opened>>>;
 /// The stores of a process over one folder of devices.
 #[derive(Default)]
 pub struct Stores {
-    open: Mutex<Slots>,
+    pub(super) open: Mutex<Slots>,
     /// Memory of uploads to all of them.
     pub(super) uploads: Arc<UploadMemory>,
     /// A thread closes what is idle, and what is gone.
@@ -61,14 +62,20 @@ pub(super) struct Opened {
     pub(super) committer: Committer,
     pub(super) upkeep: Mutex<Upkeep>,
     pub(super) device: String,
+    pub(super) policy: PolicyIndex,
     path: PathBuf,
     /// The folder when it was opened: another one there means another device.
     identity: (u64, u64),
     next_number: AtomicU64,
     garbage: Arc<Mutex<Vec<u64>>>,
     is_memory_warned: Mutex<bool>,
-    folder: Arc<Folder>,
-    began: Instant,
+    pub(super) folder: Arc<Folder>,
+    pub(super) began: Instant,
+    /// The time that opening it took.
+    pub(super) opening: Duration,
+    /// Another process waits for it: no upkeep begins.
+    pub(super) is_wanted: AtomicBool,
+    pub(super) takes_turns: bool,
     /// Milliseconds from then to clients' last work here, and to the last upkeep.
     used: AtomicU64,
     maintained: AtomicU64,
@@ -147,7 +154,7 @@ impl Stores {
             part_with(failed);
         }
         if let Some(opened) = &*open {
-            match opened.folder.wake() {
+            match slot.patience.wait(&Resting(&opened.folder)) {
                 Ok(()) => return Ok(opened.clone()),
                 Err(source) if !opened.folder.is_gone() => {
                     return Err(io_error("lock", &opened.path, source));
@@ -193,6 +200,8 @@ impl Stores {
                 part_with(opened);
             } else if let Some(opened) = &*open
                 && opened.is_idle()
+                // Nobody is between two reads.
+                && Arc::strong_count(opened) == 1
             {
                 opened.folder.rest();
             }
@@ -290,10 +299,10 @@ impl Opened {
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);
         let random = || RandomState::new().hash_one(0u64);
-        let lock = || medium.lock([random(), random()]);
         let locked = match disk.config().machine {
-            None => slot.patience.wait(lock),
-            Some(_) => lock(),
+            None if config.takes_turns => slot.patience.wait(&Unopened(&medium, random)),
+            None => slot.patience.wait(&Silent(Unopened(&medium, random))),
+            Some(_) => medium.lock([random(), random()]),
         };
         locked.map_err(error("lock"))?;
         let folder = medium.clone();
@@ -346,6 +355,7 @@ impl Opened {
             committer: committer.map_err(error("start a thread for"))?,
             upkeep: Mutex::new(Upkeep::new(store)),
             device: device.to_owned(),
+            policy,
             identity: identity(&path).map_err(error("stat"))?,
             path,
             next_number: AtomicU64::new((last + 1).max(second << NUMBERS_OF_SECOND)),
@@ -353,6 +363,9 @@ impl Opened {
             is_memory_warned: Mutex::new(false),
             folder,
             began,
+            opening: began.elapsed(),
+            is_wanted: AtomicBool::new(false),
+            takes_turns: config.takes_turns,
             used: AtomicU64::new(began.elapsed().as_millis() as u64),
             maintained: AtomicU64::new(0),
             idle_close: disk.config().idle_close,
@@ -364,7 +377,7 @@ impl Opened {
     }
 
     /// Carries out what waits, and writes a checkpoint where the last one does not say all.
-    fn end(&self, device: &str, policy: PolicyIndex) {
+    pub(super) fn end(&self, device: &str, policy: PolicyIndex) {
         self.committer.close();
         let mut upkeep = self.upkeep.lock();
         if !upkeep.has_written() {

@@ -20,6 +20,7 @@ mod failed;
 mod idle;
 mod large;
 mod rows;
+mod turns;
 
 const AT: PartitionKey = PartitionKey {
     policy: PolicyIndex(0),
@@ -63,10 +64,15 @@ fn disk_with(root: &Path, change: impl FnOnce(&mut DevicesConfig)) -> Disk {
 }
 
 fn engine(policies: &PolicySet) -> PebblesEngine {
-    let config = PebblesConfig {
+    engine_with(policies, |_| {})
+}
+
+fn engine_with(policies: &PolicySet, change: impl FnOnce(&mut PebblesConfig)) -> PebblesEngine {
+    let mut config = PebblesConfig {
         volume_bytes: 16 << 20,
         ..PebblesConfig::default()
     };
+    change(&mut config);
     PebblesEngine::new(hash_path(), policies, config, Arc::default())
 }
 
@@ -227,39 +233,6 @@ fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
     step.unwrap().finish(&setup.disk).unwrap();
     setup.restart();
     assert!(is_at_hand(&setup, 5));
-}
-
-/// A process that ends lets go of volumes as its requests do, and another one can open them.
-#[test]
-fn volumes_are_let_go_of_when_nothing_uses_them() {
-    let mut setup = Setup::new(false);
-    // Longer than anybody waits for volumes.
-    let idle_close = std::time::Duration::from_secs(100);
-    setup.disk = disk_with(setup.root.path(), |config| config.idle_close = idle_close);
-    let (old, new) = (&setup.engine, engine(&setup.policies));
-    put(old, &setup.disk, &key("o"), 1_000_000, b"first");
-    let is_refused = || matches!(new.store(&setup.disk, AT.policy), Err(DiskError::Io { .. }));
-    assert!(is_refused());
-    let mut upload = old.create(&setup.disk, &key("u"), Some(6), true).unwrap();
-    old.let_go();
-    assert!(is_refused(), "an upload is under way");
-    upload.write(&[Bytes::from_static(b"second")]).unwrap();
-    let step = upload.commit(metadata(1_000_001, b"second"), Durability::AtOnce);
-    step.unwrap().finish(&setup.disk).unwrap();
-    // The committer's last reply may still be on its way back.
-    for _ in 0..500 {
-        old.let_go();
-        if !is_refused() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    let opened = new.store(&setup.disk, AT.policy).unwrap();
-    assert_eq!(opened.store().index().size().objects, 2);
-    // A late request of the old one is refused, and does no harm.
-    let late = old.store(&setup.disk, AT.policy);
-    assert!(matches!(late, Err(DiskError::Io { .. })));
-    put(&new, &setup.disk, &key("o"), 1_000_002, b"third");
 }
 
 #[test]

@@ -185,11 +185,9 @@ impl ObjectEngine for PebblesEngine {
         size: Option<u64>,
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError> {
-        let opened = self.store(disk, key.policy)?;
-        opened.touch();
+        self.store(disk, key.policy)?.touch();
         let mut writer = Writer {
             engine: self.clone(),
-            opened,
             disk: disk.clone(),
             key: key.clone(),
             size,
@@ -383,10 +381,9 @@ enum Body {
     Moving,
 }
 
-/// An upload under way.
+/// An upload under way. It takes as long as its client does: it keeps no store open.
 struct Writer {
     engine: PebblesEngine,
-    opened: Arc<Opened>,
     disk: Disk,
     key: ObjectKey,
     size: Option<u64>,
@@ -447,7 +444,8 @@ impl ObjectWriter for Writer {
         durability: Durability,
     ) -> Result<Step<()>, DiskError> {
         let mut record = self.engine.data_record(&self.key, &metadata, durability)?;
-        let opened = self.opened;
+        let opened = self.engine.store(&self.disk, self.key.policy)?;
+        opened.touch();
         match self.body {
             Body::Memory(in_memory) => {
                 let (body, held) = in_memory.finish();

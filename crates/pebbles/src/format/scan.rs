@@ -3,7 +3,7 @@
 //! A damaged record header does not say how long its record is: the next one is then looked for at
 //! every 64 bytes. Checksums are bound to epoch and offset, so nothing else is taken for one.
 
-use super::{BatchHeader, Binding, RecordHeader, UNIT};
+use super::{BatchHeader, Binding, FormatError, RecordHeader, UNIT};
 
 /// A stretch of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub enum Found {
     },
     /// Bytes that should have been a record.
     Lost { at: u64 },
+    /// A record of another format. What follows is not read.
+    Other { version: u8 },
 }
 
 /// The records of a batch of which `bytes` are all bytes, at `offset` in the volume.
@@ -37,6 +39,10 @@ pub fn records(bytes: &[u8], header: &BatchHeader, offset: u64) -> Vec<Found> {
             offset: offset + at as u64,
         };
         let record = RecordHeader::parse(&bytes[at..], binding);
+        if let Err(FormatError::Version(version)) = record {
+            found.push(Found::Other { version });
+            break;
+        }
         let Some(record) = record
             .ok()
             .filter(|record| at + record.record_len() <= bytes.len())

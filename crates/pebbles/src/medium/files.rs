@@ -50,13 +50,22 @@ struct Open {
     lock: Option<OwnedFd>,
 }
 
+/// Digits that a process leaves in the lock's file.
+pub type Mark = [u8; MARK_LEN];
+
+/// A sign that a process waits for the lock: a lock of the folder itself, shared by all that wait. It ends
+/// with the process, needs no room on the device, and is there on one that is read-only.
+pub struct Wanted {
+    _dir: OwnedFd,
+}
+
 /// Exclusion of other processes.
 #[derive(Clone, Copy)]
 enum Lock {
     /// Not asked for.
     None,
     /// Held while the folder is open. In between, the mark tells whether another process had it.
-    Marked([u8; MARK_LEN]),
+    Marked(Mark),
     /// Held. There is no room for a mark: it is not let go of.
     Unmarked,
 }
@@ -153,6 +162,32 @@ impl Folder {
             Err(errno) => return Err(errno.into()),
         }
         Ok(())
+    }
+
+    /// Leaves a sign for the process that has the lock. `None`: it cannot be left now.
+    pub fn want(&self) -> Option<Wanted> {
+        let dir = open_dir(&self.0.path).ok()?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockShared).ok()?;
+        Some(Wanted { _dir: dir })
+    }
+
+    /// Whether a process waits for the lock, or another user of this folder in this one.
+    pub fn is_wanted(&self) -> bool {
+        let state = self.0.state.read();
+        match &state.open {
+            Some(open) => is_wanted(&open.dir),
+            None => open_dir(&self.0.path).is_ok_and(|dir| is_wanted(&dir)),
+        }
+    }
+
+    /// The mark of the process that has the lock, or had it last.
+    pub fn mark(&self) -> Option<Mark> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = self.0.path.join(LOCK);
+        let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
+        let mut mark = [0; MARK_LEN];
+        let count = rustix::io::pread(&file, &mut mark, 0).ok()?;
+        (count == MARK_LEN).then_some(mark)
     }
 
     /// Whether descriptors of it are open.
@@ -274,6 +309,17 @@ fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
              server's process",
         )),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Whether somebody has left a sign at a folder.
+fn is_wanted(dir: &OwnedFd) -> bool {
+    match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {
+            let _ = rustix::fs::flock(dir, FlockOperation::Unlock);
+            false
+        }
+        Err(errno) => errno == Errno::WOULDBLOCK,
     }
 }
 

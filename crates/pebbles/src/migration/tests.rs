@@ -39,6 +39,7 @@ impl Setup {
             reclaim_age: age,
             volume_bytes: 16 << 20,
             bars_files: false,
+            takes_turns: false,
             ..PebblesConfig::default()
         };
         let files = DiskFileEngine::new(hash_path(), &policies, of_files);

@@ -163,7 +163,7 @@ impl Compaction {
                     Found::Record { at, header, .. } => self.keep(&scanned, *at, header)?,
                     Found::Damaged { at, header, .. } => self.keep_damaged(*at, header)?,
                     // Entries that point there are left over at the end.
-                    Found::Lost { .. } => None,
+                    Found::Lost { .. } | Found::Other { .. } => None,
                 };
                 moved += change.as_ref().map_or(0, |change| moved_len(found, change));
                 changes.extend(change);
@@ -503,7 +503,7 @@ impl Drop for Compaction {
 fn moved_len(found: &Found, change: &Change) -> usize {
     let own = match found {
         Found::Record { header, .. } | Found::Damaged { header, .. } => header.record_len(),
-        Found::Lost { .. } => 0,
+        Found::Lost { .. } | Found::Other { .. } => 0,
     };
     let behind = match change {
         Change::MoveRemoval { behind, .. } => &behind[..],

@@ -10,9 +10,12 @@ use std::sync::Arc;
 
 use cairn_types::plant::Plant;
 
+use super::checkpoint::Position;
 use super::recovery::Recovery;
 use crate::error::{PebblesError, is_unreadable};
-use crate::format::{BATCH_MAX, BLOCK, BatchHeader, FormatError, VOLUME_MAX, VolumeHeader};
+use crate::format::{
+    BATCH_MAX, BLOCK, BatchHeader, FIRST_BATCH, FormatError, VOLUME_MAX, VolumeHeader,
+};
 use crate::medium::{Medium, MediumFile};
 use crate::volume::{Volume, Volumes, file_name, header_block, slot_of};
 
@@ -29,16 +32,17 @@ struct Candidate {
 
 /// The content of a file whose head and its copy are damaged.
 struct Searched {
-    /// The batch header with the highest id.
-    latest: Option<BatchHeader>,
+    /// Batch headers of volumes that are not known otherwise, with their offsets.
+    batches: Vec<(u64, BatchHeader)>,
     is_zeros: bool,
     /// A sector that the disk does not give.
     error: Option<io::Error>,
 }
 
-/// Opens all files that are volumes.
+/// Opens all files that are volumes. `position`: the last checkpoint's.
 pub(super) fn find_volumes(
     volumes: &Volumes,
+    position: &Position,
     is_read_only: bool,
     report: &mut Recovery,
 ) -> Result<(), PebblesError> {
@@ -69,7 +73,17 @@ pub(super) fn find_volumes(
         let header = match candidate.header {
             Some(header) => Some(header),
             None => {
-                recover(medium, &candidate, &names, &known, is_read_only, report).map_err(error)?
+                let searched = search(&*candidate.file, &known).map_err(error)?;
+                let mut of_checkpoint = position.volumes.iter();
+                let of_checkpoint = of_checkpoint.find(|volume| volume.slot == candidate.slot);
+                match volume_of(&searched.batches, of_checkpoint.map(|volume| volume.epoch)) {
+                    Some(batch) => Some(by_batch(&candidate, batch).map_err(error)?),
+                    None => {
+                        let put_away = put_away(medium, &candidate, searched, &names, is_read_only);
+                        report.unreadable += u64::from(put_away.map_err(error)?);
+                        None
+                    }
+                }
             }
         };
         is_changed |= header.is_none() && !is_read_only;
@@ -147,43 +161,68 @@ fn header_at(
     Ok(None)
 }
 
-/// A volume whose head and its copy are damaged: known by its batches, or else kept under another
-/// name; one that was never finished is removed.
-fn recover(
+/// The batch that says which volume a file is whose head and its copy are damaged.
+///
+/// The first block of batches has a header, never content, so that one is believed. Where it is damaged too, the
+/// checkpoint may know the volume. Else the highest id counts, as the remains of an earlier use have a lower one; what
+/// is inside of a batch is content, and says nothing.
+fn volume_of(batches: &[(u64, BatchHeader)], of_checkpoint: Option<u64>) -> Option<BatchHeader> {
+    let mut found = batches.iter();
+    if let Some((_, first)) = found.find(|(at, _)| *at == FIRST_BATCH) {
+        return Some(*first);
+    }
+    let mut found = batches.iter();
+    if let Some((_, known)) = found.find(|(_, batch)| Some(batch.epoch) == of_checkpoint) {
+        return Some(*known);
+    }
+    let mut end = 0;
+    let outer = batches.iter().filter(|(at, batch)| {
+        let is_outer = *at >= end;
+        if is_outer {
+            end = at + u64::from(batch.len);
+        }
+        is_outer
+    });
+    outer.map(|(_, batch)| *batch).max_by_key(|batch| batch.id)
+}
+
+/// A volume known by one of its batches.
+fn by_batch(candidate: &Candidate, batch: BatchHeader) -> io::Result<VolumeHeader> {
+    let name = &candidate.name;
+    tracing::error!(name, "a volume without a head: its batches say which it is");
+    Ok(VolumeHeader {
+        id: batch.id,
+        epoch: batch.epoch,
+        size: file_size(&*candidate.file)?,
+    })
+}
+
+/// A file of which nothing says which volume it is: kept under another name, or removed where it was never finished.
+/// Whether it is one that cannot be read.
+fn put_away(
     medium: &dyn Medium,
     candidate: &Candidate,
+    searched: Searched,
     names: &[String],
-    known: &HashSet<u64>,
     is_read_only: bool,
-    report: &mut Recovery,
-) -> io::Result<Option<VolumeHeader>> {
+) -> io::Result<bool> {
     let name = &candidate.name;
-    let searched = search(&*candidate.file, known)?;
-    if let Some(batch) = searched.latest {
-        tracing::error!(name, "a volume without a head: its batches say which it is");
-        let header = VolumeHeader {
-            id: batch.id,
-            epoch: batch.epoch,
-            size: file_size(&*candidate.file)?,
-        };
-        return Ok(Some(header));
-    }
     if let Some(error) = searched.error {
         // Another attempt may read it.
         return Err(error);
     }
     if is_read_only {
-        report.unreadable += u64::from(!searched.is_zeros);
-    } else if searched.is_zeros {
+        return Ok(!searched.is_zeros);
+    }
+    if searched.is_zeros {
         tracing::info!(name, "a volume that was never finished: removed");
         medium.remove(name)?;
-    } else {
-        let to = free_name(names, &format!("{UNREADABLE}{name}"))?;
-        tracing::error!(name, to, "a file that cannot be read as a volume: kept");
-        medium.rename(name, &to)?;
-        report.unreadable += 1;
+        return Ok(false);
     }
-    Ok(None)
+    let to = free_name(names, &format!("{UNREADABLE}{name}"))?;
+    tracing::error!(name, to, "a file that cannot be read as a volume: kept");
+    medium.rename(name, &to)?;
+    Ok(true)
 }
 
 /// Writes the head of a volume again, or its copy, where it is damaged or of another use.
@@ -237,7 +276,7 @@ fn read(file: &dyn MediumFile, offset: u64, len: usize) -> io::Result<Vec<u8>> {
 /// Reads a whole file, for batches of any but these epochs, which are those of other volumes.
 fn search(file: &dyn MediumFile, known: &HashSet<u64>) -> io::Result<Searched> {
     let mut searched = Searched {
-        latest: None,
+        batches: Vec::new(),
         is_zeros: true,
         error: None,
     };
@@ -248,9 +287,8 @@ fn search(file: &dyn MediumFile, known: &HashSet<u64>) -> io::Result<Searched> {
             let Ok(header) = BatchHeader::parse(block, at) else {
                 continue;
             };
-            let is_later = searched.latest.is_none_or(|latest| latest.id < header.id);
-            if is_later && !known.contains(&header.epoch) {
-                searched.latest = Some(header);
+            if !known.contains(&header.epoch) {
+                searched.batches.push((at, header));
             }
         }
     };

@@ -4,10 +4,10 @@ use bytes::Bytes;
 use cairn_types::ObjectHash;
 
 use super::Store;
-use crate::error::{ReadError, is_unreadable};
-use crate::format::{BLOCK, Binding, RecordHeader};
+use crate::error::{OtherFormat, ReadError, is_unreadable};
+use crate::format::{BLOCK, Binding, FormatError, RecordHeader};
 use crate::place::Place;
-use crate::volume::Volume;
+use crate::volume::{Volume, file_name};
 
 /// A record that was read, every part of it held against its checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +120,15 @@ fn read_from(
         false => len.min(BLOCK),
     };
     let mut bytes = volume.read(place.offset, first)?;
+    let binding = Binding {
+        epoch: volume.epoch,
+        offset: place.offset,
+    };
+    if let Err(FormatError::Version(version)) = RecordHeader::parse(&bytes, binding) {
+        // It is no damage.
+        let name = file_name(volume.slot);
+        return Err(OtherFormat { name, version }.into());
+    }
     if let Ok(header) = header_of(&bytes, volume, hash, place)
         && header.metadata().end > first
     {

@@ -59,12 +59,16 @@ pub(crate) fn recover(
     is_read_only: bool,
 ) -> Result<(Log, Written, Recovery), PebblesError> {
     let mut report = Recovery::default();
-    find_volumes(volumes, is_read_only, &mut report)?;
+    let found = checkpoint::newest(volumes.medium());
+    let (mut position, mut written) = (Position::default(), Written::default());
+    if let Some(found) = &found {
+        position = found.position.clone();
+        written = found.written;
+    }
+    find_volumes(volumes, &position, is_read_only, &mut report)?;
     if !is_read_only {
         volumes.all().iter().for_each(|volume| mend_heads(volume));
     }
-    let found = checkpoint::newest(volumes.medium());
-    let (mut position, mut written) = (Position::default(), Written::default());
     if let Some(found) = &found {
         let is_current = |place: Place| {
             let mut known = found.position.volumes.iter();
@@ -76,8 +80,6 @@ pub(crate) fn recover(
             action: "load checkpoint",
             source: std::io::Error::other(error),
         })?;
-        position = found.position.clone();
-        written = found.written;
     }
     report.loaded = index.size().objects;
     let mut replay = Replay {
@@ -221,6 +223,8 @@ impl Replay<'_> {
                     tracing::error!(volume = volume.slot, at, "records lost in the log");
                     self.report.lost += 1;
                 }
+                // The scanner gives no such batch.
+                Found::Other { .. } => {}
             }
         }
     }

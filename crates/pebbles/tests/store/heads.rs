@@ -28,6 +28,93 @@ fn a_later_format_refuses_the_device() {
     assert_eq!(std::fs::read(setup.path(&name)).unwrap(), before);
 }
 
+fn epoch_of(volume: &[u8]) -> u64 {
+    VolumeHeader::parse(volume, 0).unwrap().epoch
+}
+
+/// Sets the version in a header, with a checksum that is right.
+fn make_later(bytes: &mut [u8], offset: usize, version_at: usize) {
+    let epoch = epoch_of(bytes);
+    let header = &mut bytes[offset..offset + 64];
+    header[version_at] = 2;
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&epoch.to_le_bytes());
+    crc.update(&(offset as u64).to_le_bytes());
+    crc.update(&header[..60]);
+    header[60..].copy_from_slice(&crc.finalize().to_le_bytes());
+}
+
+/// A later release may write a batch of its own to a volume of this one.
+#[test]
+fn a_later_format_in_a_batch_or_a_record_refuses_the_device() {
+    // The last batch's header; a record's in it; and the header of one before, with sound ones behind it.
+    for (number, behind, version_at) in [(4, 0, 4), (4, 64, 2), (2, 0, 4)] {
+        let setup = Setup::new();
+        let store = setup.open();
+        for number in 0..5 {
+            put(&store, number, 10, 100);
+        }
+        let (name, offset) = setup.volume_of(&store, number);
+        drop(store);
+        let at = offset - 64 + behind;
+        setup.change(&name, |bytes| make_later(bytes, at, version_at));
+        let before = std::fs::read(setup.path(&name)).unwrap();
+        for _ in 0..2 {
+            let error = setup.try_open().err().unwrap().to_string();
+            assert!(
+                error.contains(&name) && error.contains("version 2") && error.contains("release"),
+                "{error}"
+            );
+        }
+        assert_eq!(std::fs::read(setup.path(&name)).unwrap(), before);
+        // A version without its checksum is damage.
+        setup.change(&name, |bytes| bytes[at + 60] ^= 1);
+        let store = setup.open();
+        assert!(has(&store, 0, 10, 100));
+    }
+}
+
+/// Content that looks like a batch of a later volume, where head and copy are damaged.
+#[test]
+fn content_does_not_say_which_volume_it_is_in() {
+    for is_first_damaged in [false, true] {
+        let setup = Setup::new();
+        let store = setup.open();
+        for number in 0..5 {
+            put(&store, number, 10, 10_000);
+        }
+        let (name, offset) = setup.volume_of(&store, 4);
+        drop(store);
+        let forged = cairn_pebbles::format::BatchHeader {
+            id: u64::MAX / 2,
+            epoch: 77,
+            sequence: 1 << 40,
+            count: 1,
+            len: BLOCK as u32,
+            class: cairn_pebbles::format::Class::Fresh,
+            owed_from: 0,
+        };
+        setup.change(&name, |bytes| {
+            let size = bytes.len();
+            bytes[..64].fill(0x5a);
+            bytes[size - BLOCK..].fill(0x5a);
+            if is_first_damaged {
+                bytes[BLOCK..BLOCK + 64].fill(0x5a);
+            }
+            // In the body of the last record, which is damaged by that: its content is of no matter here.
+            let at = offset.next_multiple_of(BLOCK);
+            bytes[at..at + 64].copy_from_slice(&forged.to_bytes(at as u64));
+        });
+        let store = setup.open();
+        for number in 1..4 {
+            assert!(has(&store, number, 10, 10_000), "{number}");
+        }
+        put(&store, 9, 10, 100);
+        drop(store);
+        assert!(has(&setup.open(), 9, 10, 100));
+    }
+}
+
 #[test]
 fn a_damaged_head_is_taken_from_elsewhere() {
     // The version alone; the header; and the first batch with it.

@@ -89,6 +89,7 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
         reclaim_age: NEVER,
         volume_bytes: called.volume_bytes,
         bars_files: false,
+        takes_turns: false,
         ..PebblesConfig::default()
     };
     let files = DiskFileEngine::new(conf.hash_path.clone(), &conf.policies, of_files);

@@ -38,7 +38,8 @@ fn an_idle_device_is_let_go_of_and_used_again() {
     let folder = setup.root.path().join("d/pebbles");
     put(&setup.engine, &setup.disk, &key("o"), 1_000_000, b"first");
     make_ready(&setup);
-    let opened = setup.engine.store(&setup.disk, AT.policy).unwrap();
+    // One that somebody has is not closed.
+    let opened = Arc::downgrade(&setup.engine.store(&setup.disk, AT.policy).unwrap());
     assert!(!open_files(&folder).is_empty());
     wait_until_closed(&folder);
     // Upkeep that has nothing to do opens nothing.
@@ -53,7 +54,7 @@ fn an_idle_device_is_let_go_of_and_used_again() {
     assert_eq!(setup.open(&key("o")).unwrap().1.unwrap(), "second");
     // The index was in memory all the time.
     let again = setup.engine.store(&setup.disk, AT.policy).unwrap();
-    assert!(Arc::ptr_eq(&opened, &again));
+    assert!(std::sync::Weak::ptr_eq(&opened, &Arc::downgrade(&again)));
 }
 
 /// An auditor is never done; it has a device open while it reads.
@@ -123,12 +124,6 @@ fn volumes_that_another_process_had_are_read_anew() {
     let other = engine(&setup.policies);
     let disk = disk_in(setup.root.path());
     put(&other, &disk, &key("p"), 1_000_001, b"other");
-    // While the other one has it, this one is refused, and waits for nothing.
-    assert!(matches!(
-        setup.open(&key("p")),
-        Err(DiskError::Io { action: "lock", .. })
-    ));
-    other.shutdown();
     assert_eq!(setup.open(&key("p")).unwrap().1.unwrap(), "other");
     put(&setup.engine, &setup.disk, &key("o"), 1_000_002, b"second");
     assert_eq!(setup.open(&key("o")).unwrap().1.unwrap(), "second");
@@ -153,20 +148,4 @@ fn nothing_is_made_where_no_device_is_mounted() {
         "{refused:?}"
     );
     assert!(!root.path().join("d/pebbles").exists());
-}
-
-/// At a reload the new process has requests while the old one still ends its own.
-#[test]
-fn volumes_that_another_process_is_about_to_let_go_of_are_waited_for() {
-    let setup = Setup::new(false);
-    let (old, new) = (&setup.engine, engine(&setup.policies));
-    put(old, &setup.disk, &key("o"), 1_000_000, b"first");
-    std::thread::scope(|scope| {
-        let opening = scope.spawn(|| new.store(&setup.disk, AT.policy).map(drop));
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(!opening.is_finished());
-        old.let_go();
-        opening.join().unwrap().unwrap();
-    });
-    put(&new, &setup.disk, &key("o"), 1_000_001, b"second");
 }

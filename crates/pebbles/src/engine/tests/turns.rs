@@ -1,0 +1,231 @@
+//! Two processes at the same volumes: each lets the other in that waits.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cairn_disk::async_pending::{list_suffixes, list_updates};
+use cairn_disk::engine::NextUpkeep;
+
+use super::*;
+
+/// Longer than any of these tests: nothing is let go of for want of work.
+const IDLE_CLOSE: Duration = Duration::from_secs(100);
+/// The time that it takes to be let in, on a busy machine.
+const LET_IN_MAX: Duration = Duration::from_secs(5);
+
+fn setup() -> Setup {
+    let mut setup = Setup::new(false);
+    setup.disk = disk_with(setup.root.path(), |config| config.idle_close = IDLE_CLOSE);
+    setup
+}
+
+fn read(engine: &PebblesEngine, disk: &Disk, name: &str) -> Result<Bytes, DiskError> {
+    let mut options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
+    options.inline_limit = 4096;
+    match engine.open(disk, &key(name), &options)?.content {
+        Content::Inline(bytes) => Ok(bytes),
+        _ => panic!("not in memory"),
+    }
+}
+
+#[test]
+fn a_process_that_waits_is_let_in() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    put(one, disk, &key("o"), 1_000_000, b"0");
+    for turn in 1..=3u64 {
+        let begun = Instant::now();
+        for (at, engine) in [&other, one].into_iter().enumerate() {
+            let last = 2 * turn - 2 + at as u64;
+            assert_eq!(read(engine, disk, "o").unwrap(), last.to_string());
+            let body = (last + 1).to_string();
+            put(engine, disk, &key("o"), 1_000_001 + last, body.as_bytes());
+        }
+        assert!(begun.elapsed() < LET_IN_MAX, "{:?}", begun.elapsed());
+    }
+}
+
+/// Both have work all the time: neither is kept out for long, no request fails, and nothing is lost.
+#[test]
+fn two_processes_take_turns_under_load() {
+    const WORKERS: u64 = 3;
+    let setup = setup();
+    let disk = &setup.disk;
+    let engines = [setup.engine.clone(), engine(&setup.policies)];
+    let is_over = AtomicBool::new(false);
+    let written: Vec<AtomicU64> = (0..2 * WORKERS).map(|_| AtomicU64::new(0)).collect();
+    let longest = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for (worker, count) in written.iter().enumerate() {
+            let (engine, is_over, longest) = (&engines[worker % 2], &is_over, &longest);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Acquire) {
+                    let begun = Instant::now();
+                    let number = count.load(Ordering::Acquire);
+                    let name = format!("{worker}-{number}");
+                    put(engine, disk, &key(&name), 1_000_000, name.as_bytes());
+                    count.store(number + 1, Ordering::Release);
+                    assert_eq!(read(engine, disk, &name).unwrap(), name);
+                    longest.fetch_max(begun.elapsed().as_millis() as u64, Ordering::AcqRel);
+                }
+            });
+        }
+        thread::sleep(Duration::from_secs(4));
+        is_over.store(true, Ordering::Release);
+    });
+    let longest = longest.into_inner();
+    assert!(longest < 4_000, "{longest} ms");
+    for engine in &engines {
+        for (worker, count) in written.iter().enumerate() {
+            let count = count.load(Ordering::Acquire);
+            assert!(count > 20, "worker {worker}: {count}");
+            for number in 0..count {
+                let name = format!("{worker}-{number}");
+                assert_eq!(read(engine, disk, &name).unwrap(), name);
+            }
+        }
+    }
+}
+
+/// A client may take as long as it likes for an upload.
+#[test]
+fn an_upload_under_way_keeps_nobody_out() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    let large = vec![7; 3_000_000];
+    let bodies = [("small", &b"in memory"[..]), ("large", &large[..])];
+    let uploads = bodies.map(|(name, body)| {
+        let mut upload = one.create(disk, &key(name), None, true).unwrap();
+        upload.write(&[Bytes::copy_from_slice(body)]).unwrap();
+        (upload, metadata(1_000_000, body))
+    });
+    put(&other, disk, &key("o"), 1_000_000, b"other");
+    for (upload, metadata) in uploads {
+        let step = upload.commit(metadata, Durability::AtOnce).unwrap();
+        step.finish(disk).unwrap();
+    }
+    assert_eq!(read(&other, disk, "small").unwrap(), "in memory");
+    assert_eq!(read(&other, disk, "o").unwrap(), "other");
+    let mut options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
+    options.inline_limit = 4096;
+    let open = other.open(disk, &key("large"), &options).unwrap();
+    assert_eq!(open.info.size, 3_000_000);
+}
+
+/// Work that does not end keeps others out, and holds up nobody of its own process.
+#[test]
+fn what_is_under_way_is_not_cut_off() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let held = one.store(disk, AT.policy).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
+        let begun = Instant::now();
+        let mut longest = Duration::ZERO;
+        while begun.elapsed() < Duration::from_secs(2) {
+            let before = Instant::now();
+            assert_eq!(read(one, disk, "o").unwrap(), "first");
+            longest = longest.max(before.elapsed());
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(longest < Duration::from_secs(1), "{longest:?}");
+        assert!(!waiting.is_finished());
+        drop(held);
+        waiting.join().unwrap();
+    });
+    assert_eq!(read(one, disk, "p").unwrap(), "other");
+}
+
+/// A process that waits and is stopped costs those that work little, and nothing when it is killed.
+#[test]
+fn a_sign_that_nobody_follows_is_soon_overlooked() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let folder = crate::medium::Folder::open(&disk.path().join("pebbles"), true).unwrap();
+    let sign = folder.want().unwrap();
+    let begun = Instant::now();
+    let mut openings = BTreeMap::new();
+    while begun.elapsed() < Duration::from_secs(5) {
+        assert_eq!(read(one, disk, "o").unwrap(), "first");
+        let mark = folder.mark().unwrap();
+        openings.entry(mark).or_insert_with(Instant::now);
+        thread::sleep(Duration::from_millis(1));
+    }
+    // After 0.1, 0.2, 0.4 seconds and so on, and half a second each.
+    assert!((2..=6).contains(&openings.len()), "{}", openings.len());
+    drop(sign);
+    let before = folder.mark();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(1) {
+        assert_eq!(read(one, disk, "o").unwrap(), "first");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(folder.mark(), before);
+}
+
+/// The process that wrote a row's record has the row still; that one may be killed.
+#[test]
+fn rows_that_are_owed_are_kept_by_the_next_process() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    let body = Bytes::from_static(b"body");
+    let row = metadata(1_000_000, &body);
+    let put = one.put_small_owing(disk, &key("owed"), body, row).unwrap();
+    let debt = put.finish(disk).unwrap().unwrap();
+    let opened = other.store(disk, AT.policy).unwrap();
+    assert!(opened.store().owes_rows());
+    drop(opened);
+    // It passes them on.
+    let opened = one.store(disk, AT.policy).unwrap();
+    assert!(opened.store().owes_rows());
+    while one.maintain(disk).unwrap() == NextUpkeep::Now {}
+    assert!(!opened.store().owes_rows());
+    let suffixes = list_suffixes(disk, AT.policy).unwrap();
+    let updates = list_updates(disk, AT.policy, &suffixes[0]).unwrap();
+    assert_eq!(updates[0].read(disk).unwrap().object, "owed");
+    debt.settle();
+}
+
+/// A process that ends lets go of volumes as its requests do, and another one can open them.
+#[test]
+fn volumes_are_let_go_of_when_nothing_uses_them() {
+    let setup = setup();
+    // As a process that is to let nobody in.
+    let old = engine_with(&setup.policies, |config| config.takes_turns = false);
+    let new = engine(&setup.policies);
+    put(&old, &setup.disk, &key("o"), 1_000_000, b"first");
+    let is_refused = || matches!(new.store(&setup.disk, AT.policy), Err(DiskError::Io { .. }));
+    assert!(is_refused());
+    let held = old.store(&setup.disk, AT.policy).unwrap();
+    old.let_go();
+    assert!(is_refused(), "a request is under way");
+    drop(held);
+    old.let_go();
+    let opened = new.store(&setup.disk, AT.policy).unwrap();
+    assert_eq!(opened.store().index().size().objects, 1);
+    put(&new, &setup.disk, &key("o"), 1_000_002, b"third");
+}
+
+/// At a reload the new process has requests while the old one still ends its own.
+#[test]
+fn volumes_that_another_process_is_about_to_let_go_of_are_waited_for() {
+    let setup = setup();
+    let old = engine_with(&setup.policies, |config| config.takes_turns = false);
+    let new = engine(&setup.policies);
+    put(&old, &setup.disk, &key("o"), 1_000_000, b"first");
+    thread::scope(|scope| {
+        let opening = scope.spawn(|| new.store(&setup.disk, AT.policy).map(drop));
+        thread::sleep(Duration::from_millis(200));
+        assert!(!opening.is_finished());
+        old.let_go();
+        opening.join().unwrap().unwrap();
+    });
+    put(&new, &setup.disk, &key("o"), 1_000_001, b"second");
+}
