@@ -10,7 +10,7 @@ mod daemons;
 mod handover;
 mod large;
 mod open;
-mod patience;
+pub(crate) mod patience;
 mod rows;
 mod slot;
 mod stores;

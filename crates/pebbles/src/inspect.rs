@@ -1,4 +1,4 @@
-//! Looking at a device's volumes from outside: nothing is written, and no server may be at work on them.
+//! Looking at a device's volumes from outside: nothing is written, and no server is at work on them meanwhile.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,6 +10,7 @@ use cairn_disk::Metadata;
 use cairn_types::{ObjectHash, Timestamp};
 use md5::{Digest, Md5};
 
+use crate::engine::patience::{Looked, Patience};
 use crate::error::{PebblesError, ReadError};
 use crate::format::{Found, VOLUME_MIN};
 use crate::medium::{Folder, Medium, MediumFile, Space};
@@ -35,6 +36,21 @@ pub struct Inspected {
 /// # Errors
 /// A server has them open, or they cannot be read.
 pub fn open(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
+    let folders = folders_of(device)?.into_iter();
+    folders.map(|folder| open_folder(folder, false)).collect()
+}
+
+/// As [`open`], for a look that takes no time: a server that has them open is asked to let this process in, which
+/// it soon does.
+///
+/// # Errors
+/// A server has something under way for too long, or they cannot be read.
+pub fn open_in_turn(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
+    let folders = folders_of(device)?.into_iter();
+    folders.map(|folder| open_folder(folder, true)).collect()
+}
+
+fn folders_of(device: &Path) -> Result<Vec<PathBuf>, PebblesError> {
     let error = |source| PebblesError::of_io("list", source);
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(device).map_err(error)? {
@@ -48,12 +64,15 @@ pub fn open(device: &Path) -> Result<Vec<Inspected>, PebblesError> {
         folders.extend((is_store && path.is_dir()).then_some(path));
     }
     folders.sort();
-    folders.into_iter().map(open_folder).collect()
+    Ok(folders)
 }
 
-fn open_folder(path: PathBuf) -> Result<Inspected, PebblesError> {
+fn open_folder(path: PathBuf, waits: bool) -> Result<Inspected, PebblesError> {
     let folder = Folder::open(&path, false).map_err(|e| PebblesError::of_io("open", e))?;
-    let locked = folder.lock_shared();
+    let locked = match waits {
+        true => Patience::default().wait(&Looked(&folder)),
+        false => folder.lock_shared(),
+    };
     locked.map_err(|e| PebblesError::of_io("lock", e))?;
     let config = Config {
         // Fragments are listed as they are: which count is the policy's to say.
@@ -206,6 +225,14 @@ impl Inspected {
             let objects = index.objects(partition).into_iter();
             objects.map(move |(hash, entries)| (partition, hash, entries))
         })
+    }
+
+    /// The records of the object with a hash; `None`: there is none.
+    pub fn object(&self, hash: ObjectHash) -> Option<(u32, Vec<Entry>)> {
+        let index = self.store.index();
+        let all = index.partitions().into_iter();
+        let mut found = all.map(|partition| (partition, index.get(partition, hash)));
+        found.find(|(_, entries)| !entries.is_empty())
     }
 
     /// Name and metadata of a record.

@@ -28,7 +28,7 @@ const SPURNED_MAX: u32 = 8;
 const DISTURB_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lock of a device's volumes.
-pub(super) trait Door {
+pub(crate) trait Door {
     /// Takes the lock: `ResourceBusy` where another process has it.
     fn lock(&self) -> io::Result<()>;
 
@@ -43,7 +43,7 @@ pub(super) trait Door {
 }
 
 /// A folder that is not locked yet; `random`: as [`Folder::lock`] takes them.
-pub(super) struct Unopened<'a, R>(pub(super) &'a Folder, pub(super) R);
+pub(crate) struct Unopened<'a, R>(pub(crate) &'a Folder, pub(crate) R);
 
 impl<R: Fn() -> u64> Door for Unopened<'_, R> {
     fn lock(&self) -> io::Result<()> {
@@ -64,7 +64,7 @@ impl<R: Fn() -> u64> Door for Unopened<'_, R> {
 }
 
 /// A folder that was closed while nobody used it, and is to be what it was.
-pub(super) struct Resting<'a>(pub(super) &'a Folder);
+pub(crate) struct Resting<'a>(pub(crate) &'a Folder);
 
 impl Door for Resting<'_> {
     fn lock(&self) -> io::Result<()> {
@@ -84,8 +84,29 @@ impl Door for Resting<'_> {
     }
 }
 
+/// A folder that is only looked at: others may look at it too.
+pub(crate) struct Looked<'a>(pub(crate) &'a Folder);
+
+impl Door for Looked<'_> {
+    fn lock(&self) -> io::Result<()> {
+        self.0.lock_shared()
+    }
+
+    fn want(&self) -> Option<Wanted> {
+        self.0.want()
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
+
+    fn mark(&self) -> Option<Mark> {
+        self.0.mark()
+    }
+}
+
 /// The lock for a process that asks nobody to let it in.
-pub(super) struct Silent<D>(pub(super) D);
+pub(crate) struct Silent<D>(pub(crate) D);
 
 impl<D: Door> Door for Silent<D> {
     fn lock(&self) -> io::Result<()> {
@@ -107,7 +128,7 @@ impl<D: Door> Door for Silent<D> {
 
 /// The turns of this process at a device's volumes.
 #[derive(Default)]
-pub(super) struct Patience(Mutex<State>);
+pub(crate) struct Patience(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -124,7 +145,7 @@ struct State {
 impl Patience {
     /// Takes the lock, when those that wait have had their turn: waits until another process no longer has it,
     /// or for [`WAIT_MAX`].
-    pub(super) fn wait(&self, door: &impl Door) -> io::Result<()> {
+    pub(crate) fn wait(&self, door: &impl Door) -> io::Result<()> {
         self.stand_back(door);
         let begun = Instant::now();
         let given_up = self.0.lock().given_up;
@@ -168,19 +189,19 @@ impl Patience {
     }
 
     /// Notes that the volumes were let go of for others.
-    pub(super) fn made_way(&self, mark: Option<Mark>) {
+    pub(crate) fn made_way(&self, mark: Option<Mark>) {
         let mut state = self.0.lock();
         state.made_way = Some((Instant::now(), mark));
         state.disturbed = None;
     }
 
     /// Notes that they could not be let go of.
-    pub(super) fn disturbed(&self) {
+    pub(crate) fn disturbed(&self) {
         self.0.lock().disturbed = Some(Instant::now());
     }
 
     /// Whether it is others' turn at volumes that were opened so long ago, which took so long.
-    pub(super) fn is_over(&self, since: Duration, opening: Duration) -> bool {
+    pub(crate) fn is_over(&self, since: Duration, opening: Duration) -> bool {
         let state = self.0.lock();
         let disturbed = state
             .disturbed

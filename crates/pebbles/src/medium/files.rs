@@ -155,7 +155,8 @@ impl Folder {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => open.lock = Some(file),
             Err(Errno::WOULDBLOCK) => {
-                return Err(io::Error::other(
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
                     "a process serves these volumes: end it, or try again when the device is idle",
                 ));
             }
