@@ -34,6 +34,8 @@ const CHECKPOINT_BYTES: u64 = 256 << 20;
 const COMPACT_BELOW: f64 = 0.5;
 /// From one step of upkeep to the next, of a store that is idle.
 const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// A device that was there is taken to be there still.
+const SEEN_MICROS: u64 = 5_000;
 const RETIRE_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory of an index from which on the log says so.
 const MEMORY_WARNED: u64 = 4 << 30;
@@ -79,6 +81,8 @@ pub(super) struct Opened {
     /// Milliseconds from then to clients' last work here, and to the last upkeep.
     used: AtomicU64,
     maintained: AtomicU64,
+    /// Microseconds from then to the last look whether its device is there.
+    seen: AtomicU64,
     /// Its descriptors are closed when it was not used for so long.
     idle_close: Duration,
 }
@@ -153,6 +157,9 @@ impl Stores {
             failed.committer.close();
             part_with(failed);
         }
+        if let Some(gone) = open.take_if(|opened| !opened.is_seen()) {
+            part_with(gone);
+        }
         if let Some(opened) = &*open {
             match slot.patience.wait(&Resting(&opened.folder)) {
                 Ok(()) => return Ok(opened.clone()),
@@ -180,7 +187,8 @@ impl Stores {
             .get(&(device.to_owned(), policy))
             .cloned()?;
         let opened = slot.opened.try_lock()?;
-        opened.clone().filter(|opened| opened.folder.is_open())
+        let is_usable = |opened: &Arc<Opened>| opened.folder.is_open() && opened.is_seen();
+        opened.clone().filter(is_usable)
     }
 
     /// Closes the descriptors of stores that are idle, and the stores whose devices are gone.
@@ -235,27 +243,6 @@ impl Stores {
         for ((device, policy), slot) in all {
             if let Some(opened) = slot.opened.lock().take() {
                 opened.end(&device, policy);
-            }
-        }
-    }
-
-    /// Ends the stores that nothing uses, each with a checkpoint: another process may open them.
-    pub(super) fn let_go(&self) {
-        let open = self.open.lock();
-        let all: Vec<_> = open
-            .iter()
-            .map(|(key, slot)| (key.clone(), slot.clone()))
-            .collect();
-        drop(open);
-        for ((device, policy), slot) in all {
-            // Whoever comes meanwhile waits, and opens it anew.
-            let Some(mut open) = slot.opened.try_lock() else {
-                continue;
-            };
-            // All users got it under this lock.
-            if let Some(opened) = open.take_if(|opened| Arc::strong_count(opened) == 1) {
-                opened.end(&device, policy);
-                tracing::info!(device, %policy, "volumes are let go of");
             }
         }
     }
@@ -368,6 +355,7 @@ impl Opened {
             takes_turns: config.takes_turns,
             used: AtomicU64::new(began.elapsed().as_millis() as u64),
             maintained: AtomicU64::new(0),
+            seen: AtomicU64::new(began.elapsed().as_micros() as u64),
             idle_close: disk.config().idle_close,
         })
     }
@@ -408,6 +396,19 @@ impl Opened {
     /// Whether it is still what is on the device.
     fn is_there(&self) -> bool {
         identity(&self.path).is_ok_and(|now| now == self.identity)
+    }
+
+    /// As `is_there`, for each operation: its last answer holds for a moment.
+    fn is_seen(&self) -> bool {
+        let now = self.began.elapsed().as_micros() as u64;
+        if now.saturating_sub(self.seen.load(Ordering::Relaxed)) < SEEN_MICROS {
+            return true;
+        }
+        let is_there = self.is_there();
+        if is_there {
+            self.seen.store(now, Ordering::Relaxed);
+        }
+        is_there
     }
 
     /// Notes a client's work.

@@ -12,6 +12,27 @@ const DRAIN_MAX: Duration = Duration::from_millis(250);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 
 impl Stores {
+    /// Ends the stores that nothing uses, each with a checkpoint: another process may open them.
+    pub(super) fn let_go(&self) {
+        let open = self.open.lock();
+        let all: Vec<_> = open
+            .iter()
+            .map(|(key, slot)| (key.clone(), slot.clone()))
+            .collect();
+        drop(open);
+        for ((device, policy), slot) in all {
+            // Whoever comes meanwhile waits, and opens it anew.
+            let Some(mut open) = slot.opened.try_lock() else {
+                continue;
+            };
+            // All users got it under this lock.
+            if let Some(opened) = open.take_if(|opened| Arc::strong_count(opened) == 1) {
+                opened.end(&device, policy);
+                tracing::info!(device, %policy, "volumes are let go of");
+            }
+        }
+    }
+
     /// Lets go of stores that other processes wait for, when it is their turn and what is under way has ended:
     /// what comes meanwhile waits.
     pub(super) fn make_way(&self) {

@@ -74,6 +74,34 @@ fn audits_keep_no_device_open() {
     }
 }
 
+/// As with files, which are opened by their names: nobody waits until the caretaker has noticed.
+#[test]
+fn a_device_that_is_gone_answers_nothing() {
+    let mut setup = Setup::new(false);
+    let idle_close = Duration::from_secs(100);
+    setup.disk = disk_with(setup.root.path(), |config| config.idle_close = idle_close);
+    let (device, gone) = (setup.root.path().join("d"), setup.root.path().join("gone"));
+    for turn in 0..3 {
+        put(
+            &setup.engine,
+            &setup.disk,
+            &key("o"),
+            1_000_000 + turn,
+            b"first",
+        );
+        std::fs::rename(&device, &gone).unwrap();
+        std::thread::sleep(Duration::from_millis(6));
+        let mut options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
+        options.inline_limit = 4096;
+        let cached = setup.engine.open_cached(&setup.disk, &key("o"), &options);
+        assert!(cached.is_none(), "it was read");
+        assert!(setup.open(&key("o")).is_err());
+        assert!(!setup.engine.is_put_at_hand(&setup.disk, &key("n"), 5));
+        std::fs::rename(&gone, &device).unwrap();
+        assert_eq!(setup.open(&key("o")).unwrap().1.unwrap(), "first");
+    }
+}
+
 /// A lazy unmount takes the folder away while its files are open.
 #[test]
 fn a_device_that_is_gone_is_closed_though_it_is_asked_for() {
