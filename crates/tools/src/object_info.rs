@@ -1,8 +1,10 @@
 //! `swift-object-info`: shows the metadata in an object's file, verifies its content, and shows its
-//! location by the ring.
+//! location by the ring. An object in volumes is named as if it were a file in their folder: `sdb1/pebbles/HASH`, or
+//! `sdb1/pebbles-1/account/container/object`.
+
+mod volumes;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -32,17 +34,22 @@ pub(crate) struct Options {
     /// The object's storage policy
     #[arg(short = 'P', long)]
     policy_name: Option<String>,
+    /// Its file; of one in volumes, the device's pebbles[-N]/HASH or pebbles[-N]/account/container/object
     #[arg(value_name = "OBJECT_FILE")]
     file: PathBuf,
 }
 
 pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
     let swift = SwiftDir::open(&options.swift_dir)?;
-    if !options.file.exists() {
+    let path = std::path::absolute(&options.file)?;
+    let in_volumes = volumes::find(&path, &swift.conf.hash_path)?;
+    if in_volumes.is_none() && !path.exists() {
         writeln!(out, "Data file doesn't exist")?;
         return Ok(1);
     }
-    let mut policy = policy_of(&std::path::absolute(&options.file)?);
+    let mut policy = in_volumes
+        .as_ref()
+        .map_or_else(|| policy_of(&path), |found| found.policy);
     let mut ring = swift.ring(&policy.ring_name()).ok();
     if let Some(name) = &options.policy_name
         && let Some(named) = swift.conf.policies.by_name(name)
@@ -56,7 +63,17 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
             policy = named.index;
         }
     }
-    let Ok((mut file, metadata)) = inspect::open(&options.file) else {
+    let in_file = || {
+        let (file, metadata) = inspect::open(&path).ok()?;
+        let size = file.metadata().ok()?.len();
+        let content: Box<dyn Read> = Box::new(file);
+        Some((content, size, metadata))
+    };
+    let found = match in_volumes {
+        Some(found) => Some((found.content, found.size, found.metadata)),
+        None => in_file(),
+    };
+    let Some((mut content, size, metadata)) = found else {
         writeln!(out, "Invalid metadata")?;
         return Ok(1);
     };
@@ -64,15 +81,15 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
         let value = metadata.get(name).unwrap_or_default();
         String::from_utf8_lossy(value).into_owned()
     };
-    let path = text("name");
+    let name = text("name");
     print_metadata(&metadata, &swift, options.drop_prefixes, out)?;
     let (etag, length) = (text("ETag"), text("Content-Length"));
     let size = match options.no_check_etag {
         true => {
             writeln!(out, "ETag: {etag} (not checked)")?;
-            file.metadata()?.len()
+            size
         }
-        false => check_etag(&mut file, &etag, out)?,
+        false => check_etag(&mut *content, &etag, out)?,
     };
     match length.parse::<u64>() {
         Ok(length) if length == size => writeln!(out, "Content-Length: {length} (valid)")?,
@@ -82,8 +99,8 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
         )?,
         Err(_) => writeln!(out, "Content-Length: Not found in metadata")?,
     }
-    let Some((account, container, object)) = split(&path) else {
-        bail!("Path is invalid for object '{path}'");
+    let Some((account, container, object)) = split(&name) else {
+        bail!("Path is invalid for object '{name}'");
     };
     if let Some(ring) = ring {
         let places = Places {
@@ -119,12 +136,12 @@ fn split(path: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Verifies the content; returns its length.
-fn check_etag(file: &mut File, etag: &str, out: &mut dyn Write) -> Result<u64> {
+fn check_etag(content: &mut dyn Read, etag: &str, out: &mut dyn Write) -> Result<u64> {
     let mut md5 = Md5::new();
     let mut size = 0;
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let read = file.read(&mut buffer)?;
+        let read = content.read(&mut buffer)?;
         if read == 0 {
             break;
         }

@@ -3,10 +3,13 @@
 
 mod migrate;
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use cairn_pebbles::error::PebblesError;
 use cairn_pebbles::inspect::{self, Inspected};
 use cairn_pebbles::object::{Entry, EntryKind};
 use cairn_types::ObjectHash;
@@ -67,7 +70,15 @@ impl Devices {
 }
 
 fn open(device: &Path) -> Result<Vec<Inspected>> {
-    let stores = inspect::open(device);
+    opened(device, inspect::open(device))
+}
+
+/// As [`open`]; a server that has them open lets this process in.
+fn open_in_turn(device: &Path) -> Result<Vec<Inspected>> {
+    opened(device, inspect::open_in_turn(device))
+}
+
+fn opened(device: &Path, stores: Result<Vec<Inspected>, PebblesError>) -> Result<Vec<Inspected>> {
     let device = device.display();
     let stores = stores.with_context(|| format!("cannot read {device}"))?;
     if stores.is_empty() {
@@ -228,7 +239,22 @@ fn cat(device: &Path, object: &str, out: &mut impl Write) -> Result<()> {
             "OBJECT is {object:?}: expected /account/container/object, or a hash of 32 hex digits"
         );
     }
-    for store in open(device)? {
+    let found = find(&open_in_turn(device)?, object, asked)?;
+    match found.with_context(|| format!("{} has no content of {object}", device.display()))? {
+        Content::File(mut file) => drop(io::copy(&mut file, out)?),
+        Content::Memory(body) => out.write_all(&body)?,
+    }
+    Ok(())
+}
+
+/// An object's content, apart from its volumes: whoever takes it may be slow.
+enum Content {
+    File(File),
+    Memory(Bytes),
+}
+
+fn find(stores: &[Inspected], object: &str, asked: Option<ObjectHash>) -> Result<Option<Content>> {
+    for store in stores {
         for (partition, hash, entries) in store.objects() {
             let is_it = match asked {
                 Some(asked) => asked == hash,
@@ -239,16 +265,15 @@ fn cat(device: &Path, object: &str, out: &mut impl Write) -> Result<()> {
                 continue;
             };
             let large = store.large(entry);
-            match large.with_context(|| format!("cannot read the file of {object}"))? {
-                Some(mut file) => drop(io::copy(&mut file, out)?),
+            return match large.with_context(|| format!("cannot read the file of {object}"))? {
+                Some(file) => Ok(Some(Content::File(file))),
                 None => {
                     let stored = store.store.read(partition, hash, entry.place);
                     let stored = stored.with_context(|| format!("the record of {object}"))?;
-                    out.write_all(&stored.body)?;
+                    Ok(Some(Content::Memory(stored.body)))
                 }
-            }
-            return Ok(());
+            };
         }
     }
-    bail!("{} has no content of {object}", device.display());
+    Ok(None)
 }
