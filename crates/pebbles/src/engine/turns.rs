@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::slot::Slot;
 use super::stores::{Opened, Stores};
 
-/// What is under way is waited for when another process is to be let in, and what comes meanwhile waits.
+/// Operations under way are waited for when another process is to be let in; new ones wait meanwhile.
 const DRAIN_MAX: Duration = Duration::from_millis(250);
 const DRAIN_INTERVAL: Duration = Duration::from_millis(1);
 

@@ -53,8 +53,7 @@ struct Open {
 /// Digits that a process leaves in the lock's file.
 pub type Mark = [u8; MARK_LEN];
 
-/// A sign that a process waits for the lock: a lock of the folder itself, shared by all that wait. It ends
-/// with the process, needs no room on the device, and is there on one that is read-only.
+/// A sign that a process waits for the lock: a shared lock of the folder itself, which ends with the process.
 pub struct Wanted {
     _dir: OwnedFd,
 }
@@ -181,7 +180,7 @@ impl Folder {
         }
     }
 
-    /// The mark of the process that has the lock, or had it last.
+    /// The mark of the last holder of the lock.
     pub fn mark(&self) -> Option<Mark> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let path = self.0.path.join(LOCK);
@@ -313,7 +312,6 @@ fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Whether somebody has left a sign at a folder.
 fn is_wanted(dir: &OwnedFd) -> bool {
     match rustix::fs::flock(dir, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
