@@ -191,8 +191,8 @@ fn the_study_of_emulated_cells_repeats_itself() {
         };
         same += usize::from(near("throughput") && near("p95_ms"));
     }
-    // The model of writes of fragments was changed since.
-    assert_eq!(same, 20);
+    // The model of writes was changed since: of fragments, then of replicas and of deletions.
+    assert_eq!(same, 11);
     let scored = done(
         at,
         &format!("validate score predictions.json --cells {study}/run-2 --cells {study}/run-1"),

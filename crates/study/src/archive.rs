@@ -101,17 +101,19 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let store = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
             let mut heads = Vec::new();
+            // A connection for each request.
             for _ in 0..2 {
-                let head = lines.by_ref().map_while(Result::ok);
+                let (mut stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                let head = lines.map_while(Result::ok);
                 let head: Vec<String> = head.take_while(|line| !line.is_empty()).collect();
                 heads.push(head.join("\n"));
                 write!(
                     stream,
                     "HTTP/1.1 201 Created\r\nX-Auth-Token: t\r\n\
-                     X-Storage-Url: http://{address}/v1/AUTH_test\r\nContent-Length: 0\r\n\r\n"
+                     X-Storage-Url: http://{address}/v1/AUTH_test\r\nConnection: close\r\n\
+                     Content-Length: 0\r\n\r\n"
                 )
                 .unwrap();
             }
