@@ -10,7 +10,7 @@ use cairn_disk::Metadata;
 use cairn_types::{ObjectHash, Timestamp};
 use md5::{Digest, Md5};
 
-use crate::engine::patience::{Looked, Patience};
+use crate::engine::patience::Patience;
 use crate::error::{PebblesError, ReadError};
 use crate::format::{Found, VOLUME_MIN};
 use crate::medium::{Folder, Medium, MediumFile, Space};
@@ -70,7 +70,7 @@ fn folders_of(device: &Path) -> Result<Vec<PathBuf>, PebblesError> {
 fn open_folder(path: PathBuf, waits: bool) -> Result<Inspected, PebblesError> {
     let folder = Folder::open(&path, false).map_err(|e| PebblesError::of_io("open", e))?;
     let locked = match waits {
-        true => Patience::default().wait(&Looked(&folder)),
+        true => Patience::default().wait(&folder, true, || folder.lock_shared()),
         false => folder.lock_shared(),
     };
     locked.map_err(|e| PebblesError::of_io("lock", e))?;

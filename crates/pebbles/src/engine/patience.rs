@@ -27,11 +27,8 @@ const SPURNED_MAX: u32 = 8;
 /// Requests that went on for too long when others were to be let in are not disturbed again sooner.
 const DISTURB_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The lock of a device's volumes.
-pub(crate) trait Door {
-    /// Takes the lock: `ResourceBusy` where another process has it.
-    fn lock(&self) -> io::Result<()>;
-
+/// Signs at a folder of volumes, by which processes know of each other.
+pub(crate) trait Signs {
     /// Leaves a sign that somebody waits, which ends when it is dropped. `None`: that cannot be done.
     fn want(&self) -> Option<Wanted>;
 
@@ -42,87 +39,17 @@ pub(crate) trait Door {
     fn mark(&self) -> Option<Mark>;
 }
 
-/// A folder that is not locked yet; `random`: as [`Folder::lock`] takes them.
-pub(crate) struct Unopened<'a, R>(pub(crate) &'a Folder, pub(crate) R);
-
-impl<R: Fn() -> u64> Door for Unopened<'_, R> {
-    fn lock(&self) -> io::Result<()> {
-        self.0.lock([(self.1)(), (self.1)()])
-    }
-
+impl Signs for Folder {
     fn want(&self) -> Option<Wanted> {
-        self.0.want()
+        Folder::want(self)
     }
 
     fn is_wanted(&self) -> bool {
-        self.0.is_wanted()
+        Folder::is_wanted(self)
     }
 
     fn mark(&self) -> Option<Mark> {
-        self.0.mark()
-    }
-}
-
-/// A folder that was closed while nobody used it, and is to be what it was.
-pub(crate) struct Resting<'a>(pub(crate) &'a Folder);
-
-impl Door for Resting<'_> {
-    fn lock(&self) -> io::Result<()> {
-        self.0.wake()
-    }
-
-    fn want(&self) -> Option<Wanted> {
-        self.0.want()
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.0.is_wanted()
-    }
-
-    fn mark(&self) -> Option<Mark> {
-        self.0.mark()
-    }
-}
-
-/// A folder that is only looked at: others may look at it too.
-pub(crate) struct Looked<'a>(pub(crate) &'a Folder);
-
-impl Door for Looked<'_> {
-    fn lock(&self) -> io::Result<()> {
-        self.0.lock_shared()
-    }
-
-    fn want(&self) -> Option<Wanted> {
-        self.0.want()
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.0.is_wanted()
-    }
-
-    fn mark(&self) -> Option<Mark> {
-        self.0.mark()
-    }
-}
-
-/// The lock for a process that asks nobody to let it in.
-pub(crate) struct Silent<D>(pub(crate) D);
-
-impl<D: Door> Door for Silent<D> {
-    fn lock(&self) -> io::Result<()> {
-        self.0.lock()
-    }
-
-    fn want(&self) -> Option<Wanted> {
-        None
-    }
-
-    fn is_wanted(&self) -> bool {
-        self.0.is_wanted()
-    }
-
-    fn mark(&self) -> Option<Mark> {
-        self.0.mark()
+        Folder::mark(self)
     }
 }
 
@@ -144,15 +71,21 @@ struct State {
 
 impl Patience {
     /// Takes the lock, when those that wait have had their turn: waits until another process no longer has it,
-    /// or for [`WAIT_MAX`].
-    pub(crate) fn wait(&self, door: &impl Door) -> io::Result<()> {
-        self.stand_back(door);
+    /// or for [`WAIT_MAX`]. `lock` takes it, and fails with `ResourceBusy` where another process has it; `asks`:
+    /// that one is asked to let this one in.
+    pub(crate) fn wait(
+        &self,
+        signs: &impl Signs,
+        asks: bool,
+        lock: impl Fn() -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.stand_back(signs);
         let begun = Instant::now();
         let given_up = self.0.lock().given_up;
         let has_given_up = given_up.is_some_and(|at| at.elapsed() < GIVEN_UP);
         let mut sign = None;
         loop {
-            match door.lock() {
+            match lock() {
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     if has_given_up {
                         return Err(error);
@@ -161,7 +94,7 @@ impl Patience {
                         self.0.lock().given_up = Some(Instant::now());
                         return Err(error);
                     }
-                    sign = sign.or_else(|| door.want());
+                    sign = sign.or_else(|| asks.then(|| signs.want())?);
                 }
                 ended => {
                     self.0.lock().given_up = None;
@@ -173,11 +106,11 @@ impl Patience {
     }
 
     /// Leaves volumes that others were let in to, until one of them has them.
-    fn stand_back(&self, door: &impl Door) {
+    fn stand_back(&self, signs: &impl Signs) {
         let Some((at, mark)) = self.0.lock().made_way.take() else {
             return;
         };
-        while door.is_wanted() && door.mark() == mark {
+        while signs.is_wanted() && signs.mark() == mark {
             if at.elapsed() >= STAND_BACK_MAX {
                 let mut state = self.0.lock();
                 state.spurned = (state.spurned + 1).min(SPURNED_MAX);
@@ -233,7 +166,7 @@ mod tests {
         mark: Cell<Option<Mark>>,
     }
 
-    impl Door for Fake {
+    impl Fake {
         fn lock(&self) -> io::Result<()> {
             self.calls.set(self.calls.get() + 1);
             match self.calls.get() < self.busy_until {
@@ -241,7 +174,13 @@ mod tests {
                 false => Ok(()),
             }
         }
+    }
 
+    fn wait(patience: &Patience, door: &Fake) -> io::Result<()> {
+        patience.wait(door, true, || door.lock())
+    }
+
+    impl Signs for Fake {
         fn want(&self) -> Option<Wanted> {
             self.signs.set(self.signs.get() + 1);
             None
@@ -265,11 +204,18 @@ mod tests {
                 ..Fake::default()
             },
         );
-        patience.wait(&door).unwrap();
+        wait(&patience, &door).unwrap();
         assert_eq!(door.calls.get(), 4);
         assert!(door.signs.get() > 0);
+        // A migration asks nobody.
+        let door = Fake {
+            busy_until: 4,
+            ..Fake::default()
+        };
+        patience.wait(&door, false, || door.lock()).unwrap();
+        assert_eq!(door.signs.get(), 0);
         let free = Fake::default();
-        patience.wait(&free).unwrap();
+        wait(&patience, &free).unwrap();
         assert_eq!(free.signs.get(), 0);
     }
 
@@ -280,33 +226,20 @@ mod tests {
             busy_until: u32::MAX,
             ..Fake::default()
         };
-        patience.wait(&door).unwrap_err();
+        wait(&patience, &door).unwrap_err();
         assert!(door.calls.replace(0) > 1);
-        patience.wait(&door).unwrap_err();
+        wait(&patience, &door).unwrap_err();
         assert_eq!(door.calls.get(), 1);
         // It was let go of in the end: the next process may be a passing one.
-        patience.wait(&Fake::default()).unwrap();
+        wait(&patience, &Fake::default()).unwrap();
         assert!(patience.0.lock().given_up.is_none());
     }
 
     #[test]
     fn other_errors_are_not_waited_for() {
-        struct Denied;
-        impl Door for Denied {
-            fn lock(&self) -> io::Result<()> {
-                Err(ErrorKind::PermissionDenied.into())
-            }
-            fn want(&self) -> Option<Wanted> {
-                None
-            }
-            fn is_wanted(&self) -> bool {
-                false
-            }
-            fn mark(&self) -> Option<Mark> {
-                None
-            }
-        }
-        let error = Patience::default().wait(&Denied).unwrap_err();
+        let denied = || Err(ErrorKind::PermissionDenied.into());
+        let error = Patience::default().wait(&Fake::default(), true, denied);
+        let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     }
 
@@ -320,25 +253,25 @@ mod tests {
         // The others' signs go.
         let door = wanted(3);
         patience.made_way(None);
-        patience.wait(&door).unwrap();
+        wait(&patience, &door).unwrap();
         assert!(door.wanted.borrow().is_empty());
         // One of them has the lock, and others wait on.
         let door = wanted(usize::from(u16::MAX));
         patience.made_way(None);
         door.mark.set(Some([7; 32]));
         let begun = Instant::now();
-        patience.wait(&door).unwrap();
+        wait(&patience, &door).unwrap();
         assert!(begun.elapsed() < STAND_BACK_MAX);
         assert!(patience.is_over(HOLD_MIN, opening));
         // Nobody comes, though somebody waits.
         for times in 1..=2 {
             patience.made_way(None);
-            patience.wait(&wanted(usize::from(u16::MAX))).unwrap();
+            wait(&patience, &wanted(usize::from(u16::MAX))).unwrap();
             assert!(!patience.is_over(HOLD_MIN * ((1 << times) - 1), opening));
             assert!(patience.is_over(HOLD_MIN * (1 << times), opening));
         }
         patience.made_way(None);
-        patience.wait(&wanted(0)).unwrap();
+        wait(&patience, &wanted(0)).unwrap();
         assert!(patience.is_over(HOLD_MIN, opening));
     }
 

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::barred::bar_files;
 use super::large::clear_large;
-use super::patience::{Resting, Silent, Unopened};
 use super::slot::Slot;
 use super::uploads::UploadMemory;
 use super::{PebblesConfig, caretaker};
@@ -161,7 +160,16 @@ impl Stores {
             part_with(gone);
         }
         if let Some(opened) = &*open {
-            match slot.patience.wait(&Resting(&opened.folder)) {
+            let folder = &opened.folder;
+            let woken = match folder.wake() {
+                // It was at rest, and another process took it.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    let patience = &slot.patience;
+                    patience.wait(&**folder, config.takes_turns, || folder.wake())
+                }
+                woken => woken,
+            };
+            match woken {
                 Ok(()) => return Ok(opened.clone()),
                 Err(source) if !opened.folder.is_gone() => {
                     return Err(io_error("lock", &opened.path, source));
@@ -286,10 +294,10 @@ impl Opened {
         let medium = Folder::open(&path, no_sync).map_err(error("open"))?;
         let medium = Arc::new(medium);
         let random = || RandomState::new().hash_one(0u64);
+        let lock = || medium.lock([random(), random()]);
         let locked = match disk.config().machine {
-            None if config.takes_turns => slot.patience.wait(&Unopened(&medium, random)),
-            None => slot.patience.wait(&Silent(Unopened(&medium, random))),
-            Some(_) => medium.lock([random(), random()]),
+            None => slot.patience.wait(&*medium, config.takes_turns, lock),
+            Some(_) => lock(),
         };
         locked.map_err(error("lock"))?;
         let folder = medium.clone();
