@@ -255,19 +255,23 @@ async fn a_write_that_is_dropped_before_its_commit_is_given_up() {
     assert_eq!(committed.load(Ordering::Relaxed), 0);
 }
 
+fn put_of(body: Bytes) -> FanOut {
+    FanOut {
+        method: Method::PUT,
+        path: "/a/c/o".into(),
+        query: None,
+        body,
+        extensions: http::Extensions::new(),
+    }
+}
+
 async fn put(backends: &Arc<Backends>, ring: &Arc<LoadedRing>, body: Bytes) -> Duration {
     let began = Instant::now();
     let mut all = ring.primaries(0);
     all.extend(ring.handoffs(0, 9));
     let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
     let nodes = Arc::new(Nodes::in_order(ring.clone(), 0, all, 3, limiter));
-    let request = FanOut {
-        method: Method::PUT,
-        path: "/a/c/o".into(),
-        query: None,
-        body,
-        extensions: http::Extensions::new(),
-    };
+    let request = put_of(body);
     let headers = vec![HeaderMap::new(); 3];
     let quorum = Quorum::of_replicas(3);
     let answers = fan_out(
@@ -394,13 +398,7 @@ async fn a_put_is_called_where_it_can_be_and_else_sent() {
         },
         prepared: Prepared::default(),
     };
-    let request = FanOut {
-        method: Method::PUT,
-        path: "/a/c/o".into(),
-        query: None,
-        body,
-        extensions: http::Extensions::new(),
-    };
+    let request = put_of(body);
     let (quorum, heads) = (Quorum::of_replicas(3), Heads::Of(Arc::new(put)));
     let answers = fan_out(&backends, &nodes, 0, request, heads, quorum, TIMEOUTS).await;
     assert!(
