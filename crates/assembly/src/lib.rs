@@ -13,7 +13,7 @@ use cairn_disk::{Devices, Engines};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::{IndexPool, TakesRows};
-use cairn_peer::{Backends, Rings, TakesPuts};
+use cairn_peer::{Backends, Rings, TakesCalls};
 use cairn_servers::container::SyncRealms;
 use cairn_servers::rows::LocalRows;
 use cairn_types::{Constraints, HashPath, PolicySet};
@@ -85,8 +85,8 @@ pub trait Parts {
     /// The databases of a container server that was made take rows by a call, too.
     fn offer_rows(&mut self, _: Arc<dyn TakesRows>) {}
 
-    /// An object server that was made takes PUTs by a call, too.
-    fn offer_puts(&mut self, _: Arc<dyn TakesPuts>) {}
+    /// An object server that was made takes requests by a call, too.
+    fn offer_calls(&mut self, _: Arc<dyn TakesCalls>) {}
 
     /// The record of writes by which a container server tells the updater of its process.
     fn written(&self) -> Option<Arc<Written>> {

@@ -85,7 +85,7 @@ pub fn object_server(section: &Section, parts: &mut dyn Parts) -> Result<Handler
         parts.devices()?,
         parts.common().backends.clone(),
     );
-    parts.offer_puts(server.clone());
+    parts.offer_calls(server.clone());
     Ok(server)
 }
 

@@ -12,7 +12,7 @@ use cairn_disk::{Devices, Engines};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
 use cairn_index::{IndexPool, TakesRows};
-use cairn_peer::{Backends, Rings, TakesPuts};
+use cairn_peer::{Backends, Rings, TakesCalls};
 use cairn_servers::container::SyncRealms;
 use cairn_servers::rows::LocalRows;
 
@@ -44,7 +44,7 @@ pub(crate) struct ConfParts<'a> {
     /// The databases of the container server that was made.
     pub(crate) rows: Option<Arc<dyn TakesRows>>,
     /// The object server that was made, if any.
-    pub(crate) puts: Option<Arc<dyn TakesPuts>>,
+    pub(crate) object_calls: Option<Arc<dyn TakesCalls>>,
     section: &'a Section,
     folders: Folders,
     conf: &'a Path,
@@ -77,7 +77,7 @@ impl<'a> ConfParts<'a> {
             storage: context.storage,
             written: context.written,
             rows: None,
-            puts: None,
+            object_calls: None,
             section,
             folders,
             conf: context.conf,
@@ -129,8 +129,8 @@ impl Parts for ConfParts<'_> {
         self.rows = Some(rows);
     }
 
-    fn offer_puts(&mut self, server: Arc<dyn TakesPuts>) {
-        self.puts = Some(server);
+    fn offer_calls(&mut self, server: Arc<dyn TakesCalls>) {
+        self.object_calls = Some(server);
     }
 
     fn written(&self) -> Option<Arc<Written>> {

@@ -14,7 +14,7 @@ use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_index::TakesRows;
 use cairn_middleware::{CrossOrigin, FilterEnv};
-use cairn_peer::{Backends, Rings, TakesPuts};
+use cairn_peer::{Backends, Rings, TakesCalls};
 use cairn_servers::AccessLog;
 use cairn_servers::rows::LocalRows;
 
@@ -190,8 +190,8 @@ impl Services {
                         if let Some(rows) = &calls.rows {
                             local_rows.register(address, rows.clone());
                         }
-                        if let Some(puts) = &calls.puts {
-                            backends.register_puts(address, puts.clone());
+                        if let Some(objects) = &calls.objects {
+                            backends.register_calls(address, objects.clone());
                         }
                     }
                 }
@@ -257,8 +257,8 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
 struct Calls {
     /// Databases that take rows.
     rows: Option<Arc<dyn TakesRows>>,
-    /// The object server, which takes PUTs.
-    puts: Option<Arc<dyn TakesPuts>>,
+    /// The object server, which takes requests.
+    objects: Option<Arc<dyn TakesCalls>>,
 }
 
 /// A server, and what of it is called.
@@ -332,8 +332,8 @@ impl Maker {
             Role::Proxy | Role::Object => cairn_assembly::object_server(section, parts),
         };
         let handler = handler?;
-        let (rows, puts) = (parts.rows.take(), parts.puts.take());
-        Ok((handler, Calls { rows, puts }))
+        let (rows, objects) = (parts.rows.take(), parts.object_calls.take());
+        Ok((handler, Calls { rows, objects }))
     }
 
     fn context<'a>(&'a mut self, conf: &'a Path, settings: &ServerSettings) -> PartsContext<'a> {

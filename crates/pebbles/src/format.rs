@@ -54,6 +54,7 @@ const NO_FRAGMENT: u16 = u16::MAX;
 const DURABLE: u64 = 1 << 63;
 const EXTERNAL: u64 = 1 << 62;
 const OWES_ROW: u64 = 1 << 61;
+const LASTING: u64 = 1 << 60;
 const TICKS: u64 = (1 << 50) - 1;
 const _: () = assert!(MAX_TICKS <= TICKS);
 
@@ -306,6 +307,8 @@ pub struct RecordHeader {
     pub is_external: bool,
     /// Its container's row may be in memory alone.
     pub owes_row: bool,
+    /// An object whose metadata says no time at which it expires.
+    pub is_lasting: bool,
     pub name_len: u16,
     pub metadata_len: u32,
     pub body_len: u32,
@@ -327,7 +330,8 @@ impl RecordHeader {
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
         let flags = flag(self.is_durable, DURABLE)
             | flag(self.is_external, EXTERNAL)
-            | flag(self.owes_row, OWES_ROW);
+            | flag(self.owes_row, OWES_ROW)
+            | flag(self.is_lasting, LASTING);
         let ticks = self.timestamp.ticks() | flags;
         put(&mut bytes, 24, &ticks.to_le_bytes());
         put(&mut bytes, 32, &self.timestamp.offset().to_le_bytes());
@@ -369,13 +373,14 @@ impl RecordHeader {
             is_durable: word & DURABLE != 0,
             is_external: word & EXTERNAL != 0,
             owes_row: word & OWES_ROW != 0,
+            is_lasting: word & LASTING != 0,
             name_len: fields.u16(6),
             metadata_len: fields.u32(44),
             body_len: fields.u32(48),
             head_crc: fields.u32(52),
             body_crc: fields.u32(56),
         };
-        let is_sound = word & !(TICKS | DURABLE | EXTERNAL | OWES_ROW) == 0
+        let is_sound = word & !(TICKS | DURABLE | EXTERNAL | OWES_ROW | LASTING) == 0
             && word & TICKS <= MAX_TICKS
             && header.metadata_len as usize <= METADATA_MAX
             && header.kind.body_is(header.body_len, header.is_external);
@@ -430,6 +435,8 @@ pub struct NewRecord {
     pub is_external: bool,
     /// Its container's row may be in memory alone, and is made from it after a crash.
     pub owes_row: bool,
+    /// An object whose metadata says no time at which it expires.
+    pub is_lasting: bool,
     pub name: ::bytes::Bytes,
     pub metadata: ::bytes::Bytes,
     pub body: ::bytes::Bytes,
@@ -450,6 +457,7 @@ impl NewRecord {
             is_durable: self.is_durable,
             is_external: self.is_external,
             owes_row: self.owes_row,
+            is_lasting: self.is_lasting,
             name_len: u16::try_from(self.name.len()).ok()?,
             metadata_len: u32::try_from(self.metadata.len()).ok()?,
             body_len: u32::try_from(self.body.len()).ok()?,

@@ -50,12 +50,15 @@ struct Slot {
 }
 
 const TOMBSTONE: u64 = 1 << PLACE_BITS;
+const LASTING: u64 = 1 << (PLACE_BITS + 1);
 
 impl Slot {
     fn of(entry: &Entry) -> Self {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         Slot {
-            place: entry.place.pack() | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE),
+            place: entry.place.pack()
+                | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE)
+                | flag(entry.is_lasting, LASTING),
             ticks: entry.timestamp.ticks(),
         }
     }
@@ -69,6 +72,7 @@ impl Slot {
             timestamp: Timestamp::from_ticks(self.ticks),
             content_type: None,
             external: None,
+            is_lasting: self.place & LASTING != 0,
             place: Place::unpack(self.place),
         }
     }

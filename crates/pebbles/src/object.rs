@@ -35,6 +35,8 @@ pub struct Entry {
     pub content_type: Option<Timestamp>,
     /// The number of the file that has the content.
     pub external: Option<u64>,
+    /// Its metadata says no time at which it expires: it may be replaced unread.
+    pub is_lasting: bool,
     pub place: Place,
 }
 
@@ -247,6 +249,7 @@ mod tests {
             timestamp: Timestamp::from_secs(seconds),
             content_type: None,
             external: None,
+            is_lasting: false,
             place: Place {
                 slot: 0,
                 offset: 4096 + 64 * seconds,

@@ -319,6 +319,7 @@ pub(crate) fn entry_of(header: &RecordHeader, body: &[u8], place: Place) -> Opti
         timestamp: header.timestamp,
         content_type,
         external: header.is_external.then(|| crate::format::number(body)),
+        is_lasting: header.is_lasting,
         place,
     })
 }

@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use crate::clocks::Clocks;
 use crate::hedging::Hedging;
 use crate::reach::Reach;
-use crate::whole_put::TakesPuts;
+use crate::whole_write::TakesCalls;
 
 /// A simulated network, which carries every call to servers of this process.
 pub trait Network: Send + Sync {
@@ -31,8 +31,8 @@ pub struct Backends {
     /// If set, used instead of everything else.
     network: Option<Arc<dyn Network>>,
     local: RwLock<HashMap<SocketAddr, Handler>>,
-    /// Object servers of this process that take PUTs by a call.
-    puts: RwLock<HashMap<SocketAddr, Arc<dyn TakesPuts>>>,
+    /// Object servers of this process that take requests by a call.
+    takers: RwLock<HashMap<SocketAddr, Arc<dyn TakesCalls>>>,
     client: Client,
     tls: Option<ClientTls>,
     connect_timeout: Duration,
@@ -58,7 +58,7 @@ impl Backends {
         Arc::new(Backends {
             network: None,
             local: RwLock::default(),
-            puts: RwLock::default(),
+            takers: RwLock::default(),
             client,
             tls,
             connect_timeout,
@@ -74,7 +74,7 @@ impl Backends {
         Arc::new(Backends {
             network: Some(network),
             local: RwLock::default(),
-            puts: RwLock::default(),
+            takers: RwLock::default(),
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
             tls: None,
             connect_timeout: Duration::from_secs(1),
@@ -105,13 +105,13 @@ impl Backends {
         self.local.read().get(&address).cloned()
     }
 
-    /// Has the object server at `address`, which is of this process, take PUTs by a call from now on.
-    pub fn register_puts(&self, address: SocketAddr, server: Arc<dyn TakesPuts>) {
-        self.puts.write().insert(address, server);
+    /// Has the object server at `address`, which is of this process, take requests by a call from now on.
+    pub fn register_calls(&self, address: SocketAddr, server: Arc<dyn TakesCalls>) {
+        self.takers.write().insert(address, server);
     }
 
-    pub(crate) fn puts(&self, address: SocketAddr) -> Option<Arc<dyn TakesPuts>> {
-        self.puts.read().get(&address).cloned()
+    pub(crate) fn taker(&self, address: SocketAddr) -> Option<Arc<dyn TakesCalls>> {
+        self.takers.read().get(&address).cloned()
     }
 
     /// The hosts' state of reachability.

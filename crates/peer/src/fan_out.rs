@@ -14,7 +14,7 @@ use crate::backends::Backends;
 use crate::gather::{Answer, Gather, Timeouts};
 use crate::node::{Node, backend_uri};
 use crate::nodes::Nodes;
-use crate::whole_put::{Answering, Called, WholePut};
+use crate::whole_write::{Answering, Called, WholeWrite};
 
 /// Maximum bytes kept of a replica's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
@@ -34,24 +34,24 @@ pub struct FanOut {
 pub enum Heads {
     Each(Vec<HeaderMap>),
     /// Servers of this process may take it by a call.
-    Of(Arc<WholePut>),
+    Of(Arc<WholeWrite>),
 }
 
 /// The headers of a replica's request.
 enum Head {
     Made(HeaderMap),
     /// With the replica's number.
-    Of(Arc<WholePut>, usize),
+    Of(Arc<WholeWrite>, usize),
 }
 
 impl Heads {
     fn into_each(self) -> Vec<Head> {
         match self {
             Heads::Each(each) => each.into_iter().map(Head::Made).collect(),
-            Heads::Of(put) => {
-                let replicas = 0..put.heads.replicas;
+            Heads::Of(write) => {
+                let replicas = 0..write.heads.replicas;
                 replicas
-                    .map(|replica| Head::Of(put.clone(), replica))
+                    .map(|replica| Head::Of(write.clone(), replica))
                     .collect()
             }
         }
@@ -62,7 +62,7 @@ impl Head {
     fn headers(&self) -> HeaderMap {
         match self {
             Head::Made(headers) => headers.clone(),
-            Head::Of(put, replica) => put.heads.head(*replica),
+            Head::Of(write, replica) => write.heads.head(*replica),
         }
     }
 
@@ -70,7 +70,7 @@ impl Head {
     fn called(&self, backends: &Backends, node: &Node) -> Option<Answering> {
         match self {
             Head::Made(_) => None,
-            Head::Of(put, replica) => backends.puts(node.address)?.put(put, *replica, node),
+            Head::Of(write, replica) => backends.taker(node.address)?.write(write, *replica, node),
         }
     }
 }

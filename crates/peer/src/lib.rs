@@ -21,7 +21,7 @@ pub mod quorum;
 pub mod reach;
 pub mod rings;
 pub mod two_phase;
-pub mod whole_put;
+pub mod whole_write;
 
 pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;
@@ -33,4 +33,4 @@ pub use node::{Node, backend_uri};
 pub use nodes::Nodes;
 pub use reach::Reach;
 pub use rings::{LoadedRing, Rings, RingsError};
-pub use whole_put::{TakesPuts, WholePut};
+pub use whole_write::{Change, TakesCalls, WholeWrite};

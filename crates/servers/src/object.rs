@@ -31,7 +31,7 @@ mod ssync;
 mod status;
 mod target;
 mod updates;
-mod whole_put;
+mod whole_write;
 
 use std::collections::HashMap;
 use std::sync::Arc;

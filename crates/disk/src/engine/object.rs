@@ -50,6 +50,15 @@ impl Seen {
     }
 }
 
+/// An object as an engine knows it without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    Absent,
+    Deleted(Timestamp),
+    /// There is content of this time, which never expires.
+    Lasting(Timestamp),
+}
+
 /// An upload in progress; dropped without a commit, it is discarded.
 ///
 /// Errors are a device's: `Device` where it takes no work now, `Io`, `NoSpace` or `ReadOnly` where
@@ -125,16 +134,16 @@ pub trait ObjectEngine: Send + Sync {
     ) -> Result<Box<dyn ObjectWriter>, DiskError>;
 
     /// Whether writes are handed to a thread of the engine's own, so that asking
-    /// [`ObjectEngine::is_put_at_hand`] may pay.
+    /// [`ObjectEngine::at_hand`] may pay.
     fn hands_writes_over(&self) -> bool {
         false
     }
 
-    /// Whether a small upload needs no disk before it is handed to a thread of the engine's own: to
-    /// `open` the object's metadata, then `put_small` so many bytes, may be done on a thread that must
-    /// not block.
-    fn is_put_at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> bool {
-        false
+    /// What is known of an object that can be replaced without a disk before the write is handed to a thread
+    /// of the engine's own: `put_small` of so many bytes, or `delete`, may be done on a thread that must not
+    /// block.
+    fn at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> Option<Known> {
+        None
     }
 
     /// Performs a whole upload.

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::path::Path;
 
 use bytes::Bytes;
-use cairn_disk::engine::{Audit, Content, Handover, Inventory, Purge, Reverted, Sendable, Upkeep};
+use cairn_disk::engine::{
+    Audit, Content, Handover, Inventory, Known, Purge, Reverted, Sendable, Upkeep,
+};
 use cairn_disk::{
     DeviceError, Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Durability,
     FragmentChoice, Metadata, ObjectEngine, ObjectKey, OpenOptions, PartitionKey,
@@ -212,8 +214,8 @@ fn an_object_from_put_to_delete() {
 fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
     let mut setup = Setup::new(false);
     let key = key("o");
-    let is_at_hand = |setup: &Setup, bytes| setup.engine.is_put_at_hand(&setup.disk, &key, bytes);
-    assert!(!is_at_hand(&setup, 5), "its volumes are not open");
+    let known = |setup: &Setup, bytes| setup.engine.at_hand(&setup.disk, &key, bytes);
+    assert_eq!(known(&setup, 5), None, "its volumes are not open");
     put(
         &setup.engine,
         &setup.disk,
@@ -221,18 +223,50 @@ fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
         1_000_000,
         b"other",
     );
-    assert!(is_at_hand(&setup, 5));
-    assert!(!is_at_hand(&setup, crate::format::BODY_MAX + 1));
+    assert_eq!(known(&setup, 5), Some(Known::Absent));
+    assert_eq!(known(&setup, crate::format::BODY_MAX + 1), None);
+    let first = Timestamp::from_secs(1_000_000);
     put(&setup.engine, &setup.disk, &key, 1_000_000, b"first");
-    assert!(
-        !is_at_hand(&setup, 5),
-        "it may expire: its metadata says so"
+    assert_eq!(known(&setup, 5), Some(Known::Lasting(first)));
+    setup.restart();
+    put(
+        &setup.engine,
+        &setup.disk,
+        &self::key("other"),
+        1_000_002,
+        b"other",
     );
+    assert_eq!(known(&setup, 5), Some(Known::Lasting(first)));
     let deleted = Timestamp::from_secs(1_000_001);
     let step = setup.engine.delete(&setup.disk, &key, deleted, None);
     step.unwrap().finish(&setup.disk).unwrap();
-    setup.restart();
-    assert!(is_at_hand(&setup, 5));
+    assert_eq!(known(&setup, 5), Some(Known::Deleted(deleted)));
+}
+
+#[test]
+fn what_expires_or_was_posted_to_has_to_be_read() {
+    let setup = Setup::new(false);
+    let known = |key: &ObjectKey| setup.engine.at_hand(&setup.disk, key, 5);
+    let expires = |key: &ObjectKey, name: &str| {
+        let mut metadata = metadata(1_000_000, b"body");
+        metadata.set(name, "4000000000");
+        let body = Bytes::from_static(b"body");
+        let step = setup
+            .engine
+            .put_small(&setup.disk, key, body, metadata, Durability::AtOnce);
+        step.unwrap().finish(&setup.disk).unwrap();
+    };
+    expires(&key("o"), "X-Delete-At");
+    expires(&key("p"), "x-delete-at");
+    assert_eq!((known(&key("o")), known(&key("p"))), (None, None));
+
+    put(&setup.engine, &setup.disk, &key("q"), 1_000_000, b"first");
+    let mut posted = Metadata::new();
+    posted.set("X-Timestamp", Timestamp::from_secs(1_000_001).internal());
+    posted.set("X-Delete-At", "4000000000");
+    let step = setup.engine.write_metadata(&setup.disk, &key("q"), posted);
+    step.unwrap().finish(&setup.disk).unwrap();
+    assert_eq!(known(&key("q")), None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::Seen;
+use cairn_disk::engine::{Known, Seen};
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
 use cairn_disk::owed::Debt;
 use cairn_disk::staged_file::{Reserve, StagedFile, just_link};
@@ -24,6 +24,9 @@ use crate::object::{Entry, EntryKind};
 use crate::store::quarantine::large_name;
 use crate::store::{Change, Outcome};
 
+/// The metadata that says when an object expires.
+const EXPIRY: &str = "X-Delete-At";
+
 impl PebblesEngine {
     /// A record of an object, without a body.
     fn record(
@@ -41,6 +44,7 @@ impl PebblesEngine {
             })?;
         let mut kept = metadata.clone();
         kept.remove(NAME);
+        let is_lasting = kind == Kind::Data && kept.get_ignore_case(EXPIRY).is_none();
         let metadata = match kind {
             // Its time is in its header.
             Kind::Tombstone | Kind::Durable => Bytes::new(),
@@ -55,6 +59,7 @@ impl PebblesEngine {
             is_durable: false,
             is_external: false,
             owes_row: false,
+            is_lasting,
             name: Bytes::copy_from_slice(key.name.as_bytes()),
             metadata,
             body: match kind {
@@ -205,17 +210,24 @@ impl ObjectEngine for PebblesEngine {
         true
     }
 
-    /// Its index knows that there is nothing to read: no object of that name, or a deleted one.
-    fn is_put_at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> bool {
-        let opened = self.inner.stores.opened(disk.name(), key.policy);
-        opened.is_some_and(|opened| {
-            let store = opened.store();
-            let entries = store.index().get(key.partition, key.hash);
-            let is_new = entries
-                .iter()
-                .all(|entry| entry.kind == EntryKind::Tombstone);
-            is_new && bytes <= BODY_MAX && !store.is_poisoned()
-        })
+    /// Its index knows an object of a single record.
+    fn at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> Option<Known> {
+        let opened = self.inner.stores.opened(disk.name(), key.policy)?;
+        let store = opened.store();
+        if bytes > BODY_MAX || store.is_poisoned() {
+            return None;
+        }
+        match store.index().get(key.partition, key.hash)[..] {
+            [] => Some(Known::Absent),
+            [only] => match only.kind {
+                EntryKind::Tombstone => Some(Known::Deleted(only.timestamp)),
+                EntryKind::Data if only.is_lasting && only.external.is_none() => {
+                    Some(Known::Lasting(only.timestamp))
+                }
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     fn put_small(

@@ -17,6 +17,7 @@ fn record(kind: Kind, hash: u8, body: &[u8]) -> NewRecord {
         is_durable: false,
         is_external: false,
         owes_row: false,
+        is_lasting: false,
         name: Bytes::from_static(b"/AUTH_test/c/o"),
         metadata: Bytes::from_static(b"metadata"),
         body: Bytes::copy_from_slice(body),
@@ -66,6 +67,10 @@ fn sample() -> Vec<u8> {
         timestamp: Timestamp::from_ticks(140_246_467_704_188).with_offset(10),
         ..record(Kind::Data, 2, b"a fragment")
     };
+    let lasting = NewRecord {
+        is_lasting: true,
+        ..record(Kind::Data, 6, b"stays")
+    };
     let records = [
         record(Kind::Data, 1, b"a body"),
         fragment,
@@ -74,6 +79,7 @@ fn sample() -> Vec<u8> {
         record(Kind::Durable, 2, b""),
         record(Kind::Removed, 4, &3u64.to_le_bytes()),
         record(Kind::Quarantined, 5, &3u64.to_le_bytes()),
+        lasting,
     ];
     volume.extend(batch(&records));
     volume
@@ -96,7 +102,7 @@ fn the_golden_volume() {
         Found::Record { header, .. } => header.kind as u8,
         _ => 0,
     });
-    assert_eq!(kinds.collect::<Vec<_>>(), [1, 1, 2, 3, 4, 5, 6]);
+    assert_eq!(kinds.collect::<Vec<_>>(), [1, 1, 2, 3, 4, 5, 6, 1]);
 }
 
 #[test]
@@ -139,11 +145,11 @@ fn any_record() -> impl Strategy<Value = NewRecord> {
     (
         (0usize..6, any::<u32>(), any::<[u8; 16]>()),
         (0..=MAX_TICKS, any::<u64>(), proptest::option::of(0u16..300)),
-        (any::<bool>(), any::<u64>()),
+        (any::<bool>(), any::<u64>(), any::<bool>()),
         (bytes(60), bytes(300), bytes(3000)),
     )
         .prop_map(
-            |((kind, partition, hash), time, (is_durable, number), parts)| {
+            |((kind, partition, hash), time, (is_durable, number, is_lasting), parts)| {
                 let kind = Kind::ALL[kind];
                 NewRecord {
                     kind,
@@ -154,6 +160,7 @@ fn any_record() -> impl Strategy<Value = NewRecord> {
                     is_durable,
                     is_external: false,
                     owes_row: false,
+                    is_lasting,
                     name: parts.0,
                     metadata: parts.1,
                     body: match kind {

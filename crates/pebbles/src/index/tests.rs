@@ -19,6 +19,7 @@ fn data(ticks: u64, offset: u64) -> Entry {
         timestamp: Timestamp::from_ticks(ticks),
         content_type: None,
         external: None,
+        is_lasting: ticks.is_multiple_of(2),
         place: Place {
             slot: 1,
             offset,

@@ -255,12 +255,14 @@ fn chunk_crc(generation: u64, kind: u32, payload: &[u8]) -> u32 {
 
 const TOMBSTONE: u64 = 1 << PLACE_BITS;
 const EXTERNAL: u64 = 1 << (PLACE_BITS + 1);
+const LASTING: u64 = 1 << (PLACE_BITS + 2);
 
 fn packed(entry: &Entry) -> u64 {
     let flag = |is_set, flag| if is_set { flag } else { 0 };
     entry.place.pack()
         | flag(entry.kind == EntryKind::Tombstone, TOMBSTONE)
         | flag(entry.external.is_some(), EXTERNAL)
+        | flag(entry.is_lasting, LASTING)
 }
 
 fn write_listed(hash: ObjectHash, entry: &Entry, to: &mut Vec<u8>) {

@@ -289,6 +289,7 @@ impl Store {
             is_durable: false,
             is_external: false,
             owes_row: false,
+            is_lasting: false,
             name,
             metadata: reason,
             body: vec![0; 8].into(),

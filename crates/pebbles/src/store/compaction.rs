@@ -525,6 +525,7 @@ fn record_of(header: &RecordHeader, (name, metadata, body): (Bytes, Bytes, Bytes
         is_durable: header.is_durable,
         is_external: header.is_external,
         owes_row: header.owes_row,
+        is_lasting: header.is_lasting,
         name,
         metadata,
         body,

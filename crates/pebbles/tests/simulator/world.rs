@@ -331,6 +331,7 @@ impl World {
             timestamp,
             content_type,
             external,
+            is_lasting: is_data && timestamp.ticks().is_multiple_of(2),
             place: nowhere(),
         };
         let record = NewRecord {
@@ -344,6 +345,7 @@ impl World {
             owes_row: !is_coded
                 && matches!(kind, Kind::Data | Kind::Tombstone)
                 && external.is_none(),
+            is_lasting: entry.is_lasting,
             name: name_of(key),
             metadata: self.content_of(key, &entry, 1),
             body: match kind {

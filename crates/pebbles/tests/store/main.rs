@@ -55,6 +55,7 @@ fn record(number: u64, kind: Kind, seconds: u64, body: Bytes) -> NewRecord {
         is_durable: false,
         is_external: false,
         owes_row: false,
+        is_lasting: false,
         name: Bytes::from(format!("/a/c/{number}")),
         metadata: Bytes::from_static(b"metadata"),
         body,

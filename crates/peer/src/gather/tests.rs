@@ -14,7 +14,7 @@ use crate::heads::{ObjectHeads, Rows, Told};
 use crate::hosts::tests::ring_of;
 use crate::nodes::Nodes;
 use crate::rings::LoadedRing;
-use crate::whole_put::{Answering, Called, Prepared, TakesPuts, WholePut};
+use crate::whole_write::{Answering, Called, Change, Prepared, TakesCalls, WholeWrite};
 
 const TIMEOUTS: Timeouts = Timeouts {
     node: Duration::from_secs(10),
@@ -318,11 +318,11 @@ async fn bodies_left_behind_are_bounded() {
     assert_eq!(backends.left_behind.load(Ordering::Relaxed), 0);
 }
 
-/// A server that takes PUTs by a call, but for the first replica's, and counts them.
+/// A server that takes writes by a call, but for the first replica's, and counts them.
 struct TakesMost(AtomicUsize);
 
-impl TakesPuts for TakesMost {
-    fn put(&self, _: &Arc<WholePut>, replica: usize, _: &Node) -> Option<Answering> {
+impl TakesCalls for TakesMost {
+    fn write(&self, _: &Arc<WholeWrite>, replica: usize, _: &Node) -> Option<Answering> {
         if replica == 0 {
             return None;
         }
@@ -365,14 +365,14 @@ async fn a_put_is_called_where_it_can_be_and_else_sent() {
         backends.register_local(node.address, handler);
     }
     for node in &all[..3] {
-        backends.register_puts(node.address, server.clone());
+        backends.register_calls(node.address, server.clone());
     }
     let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
     let nodes = Arc::new(Nodes::in_order(ring.clone(), 0, all, 4, limiter));
     let mut shared = HeaderMap::new();
     shared.insert("x-shared", http::HeaderValue::from_static("yes"));
     let body = Bytes::from_static(b"body");
-    let put = WholePut {
+    let put = WholeWrite {
         account: "a".into(),
         container: "c".into(),
         object: "o".into(),
@@ -380,8 +380,10 @@ async fn a_put_is_called_where_it_can_be_and_else_sent() {
         policy: PolicyIndex(0),
         partition: 0,
         timestamp: Timestamp::ZERO,
-        body: body.clone(),
-        md5: [0; 16],
+        change: Change::Put {
+            body: body.clone(),
+            md5: [0; 16],
+        },
         heads: ObjectHeads {
             shared,
             replicas: 3,

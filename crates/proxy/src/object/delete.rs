@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use cairn_http::Response;
-use cairn_peer::{Nodes, quorum};
+use cairn_peer::fan_out::{FanOut, Heads, fan_out};
+use cairn_peer::whole_write::Prepared;
+use cairn_peer::{Change, Nodes, ObjectHeads, WholeWrite, quorum};
+use cairn_types::Quorum;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::conditional::Opening;
@@ -49,25 +53,28 @@ impl Proxy {
             container,
             object,
         };
-        let mut headers = self.backend_headers(incoming, name, &location, None).all();
+        let heads = self.backend_headers(incoming, name, &location, None);
         let path = incoming.target.entity_path();
         if let Some(swap) = swap {
             let (ring, method) = (location.ring, Method::DELETE);
-            let write = Write::new(ring, location.partition, method, path, headers);
+            let write = Write::new(ring, location.partition, method, path, heads.all());
             return self.swap_write(incoming, swap, write).await;
         }
-        let nodes = self.nodes_to_delete_from(&location, &mut headers);
         let what = format!("DELETE {path}");
-        let quorum = location.kind.update_quorum(headers.len());
-        let write = Write::new(
-            location.ring,
-            location.partition,
-            Method::DELETE,
+        let (nodes, heads, quorum) = self.to_delete(incoming, name, &location, heads);
+        let request = FanOut {
+            method: Method::DELETE,
             path,
-            headers,
-        )
-        .needing(quorum);
-        let answers = self.write_answers(write, &nodes).await;
+            query: None,
+            body: Bytes::new(),
+            extensions: http::Extensions::new(),
+        };
+        let (backends, timeouts) = (&self.backends, self.timeouts());
+        let partition = location.partition;
+        let answers = fan_out(
+            backends, &nodes, partition, request, heads, quorum, timeouts,
+        );
+        let answers = answers.await;
         let response = respond_by(&answers, quorum, quorum::best_of_delete, &what);
         if response.status() == StatusCode::CONFLICT {
             effect::note_missing(incoming);
@@ -75,18 +82,43 @@ impl Proxy {
         response
     }
 
-    /// Nodes to delete from. With `write_affinity` the object may be on near handoffs, which are
-    /// deleted from as well; headers for them are added.
-    fn nodes_to_delete_from(
+    /// Nodes to delete from, the headers for each, and how many have to agree. With `write_affinity` the object may be
+    /// on near handoffs, which are deleted from as well.
+    fn to_delete(
         &self,
+        incoming: &Incoming,
+        name: Name<'_>,
         location: &Location,
-        headers: &mut Vec<HeaderMap>,
-    ) -> Arc<Nodes> {
+        heads: ObjectHeads,
+    ) -> (Arc<Nodes>, Heads, Quorum) {
+        if self.affinities.of(Some(location.policy)).writes_near() {
+            let mut headers = heads.all();
+            let nodes = self.near_too(location, &mut headers);
+            let quorum = location.kind.update_quorum(headers.len());
+            return (nodes, Heads::Each(headers), quorum);
+        }
+        let (ring, partition) = (location.ring.clone(), location.partition);
+        let nodes = self.nodes_of(ring, partition, Some(location.policy));
+        let quorum = location.kind.update_quorum(heads.replicas);
+        let write = WholeWrite {
+            account: name.account.to_owned(),
+            container: name.container.to_owned(),
+            object: name.object.to_owned(),
+            hash: location.hash,
+            policy: location.policy,
+            partition,
+            timestamp: incoming.timestamp,
+            change: Change::Delete,
+            heads,
+            prepared: Prepared::default(),
+        };
+        (nodes, Heads::Of(Arc::new(write)), quorum)
+    }
+
+    /// The primaries and near handoffs, for which headers are added.
+    fn near_too(&self, location: &Location, headers: &mut Vec<HeaderMap>) -> Arc<Nodes> {
         let affinity = self.affinities.of(Some(location.policy));
         let (ring, partition) = (location.ring.clone(), location.partition);
-        if !affinity.writes_near() {
-            return self.nodes_of(ring, partition, Some(location.policy));
-        }
         let mut order = self.primaries(&ring, partition, Some(location.policy));
         let replicas = order.len();
         let all = ring.handoffs(partition, ring.ring().device_count());

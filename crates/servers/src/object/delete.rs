@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use cairn_disk::engine::{Known, Seen};
+use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
-use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
+use cairn_disk::{Device, Disk, DiskError, Engine, Metadata, ObjectInfo, ObjectKey, OpenOptions};
 use cairn_http::Response;
 use cairn_http::respond::{header, set};
 use cairn_types::Timestamp;
@@ -12,16 +14,109 @@ use http::request::Parts;
 use super::owed::{owes_row, tombstone_of};
 use super::promise;
 use super::status::{self, Previous, Refusal};
-use super::target::{Target, required_timestamp};
+use super::target::{RESERVED, Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
 /// State before the deletion.
 struct Before {
     timestamp: Timestamp,
-    metadata: Metadata,
+    /// `None`: the engine knew it unread.
+    metadata: Option<Metadata>,
     previous: Previous,
     is_tombstone: bool,
+}
+
+/// A deletion that has ended.
+pub(super) struct Deletion {
+    before: Before,
+    timestamp: Timestamp,
+    /// Nothing was deleted.
+    refused: Option<Refusal>,
+    debt: Option<Debt>,
+}
+
+/// Replaces an object by a tombstone, in one job. `if_delete_at`: only if it still expires then; `owes`: its row is
+/// owed.
+pub(super) async fn write_tombstone(
+    (device, engine, key): (&Arc<Device>, &Arc<dyn Engine>, &ObjectKey),
+    timestamp: Timestamp,
+    if_delete_at: Option<Timestamp>,
+    owes: bool,
+) -> Result<Deletion, DiskError> {
+    let (kept_engine, own) = (engine.clone(), key.clone());
+    let write = move |disk: &Disk, known: Option<Known>| {
+        let (engine, key) = (kept_engine, own);
+        let (mut before, seen) = match known {
+            Some(known) => (before_known(known, timestamp), None),
+            None => look(&*engine, disk, &key, timestamp)?,
+        };
+        let refused = match if_delete_at {
+            Some(expected) => still_expires(&before, timestamp, expected).err(),
+            None => None,
+        };
+        let is_needless = refused.is_some() || before.timestamp >= timestamp;
+        if if_delete_at.is_some() && refused.is_none() {
+            before.previous = Previous::Deleted;
+        }
+        let ended = move |debt| Deletion {
+            before,
+            timestamp,
+            refused,
+            debt,
+        };
+        if is_needless {
+            return Ok(Step::Done(ended(None)));
+        }
+        let deleted = match owes {
+            true => engine.delete_owing(disk, &key, timestamp, seen)?,
+            false => engine.delete(disk, &key, timestamp, seen)?.map(|()| None),
+        };
+        Ok(deleted.map(ended))
+    };
+    // Object versioning asks what a version was, whose name is reserved.
+    let is_asked_for = key.name.contains(RESERVED);
+    let look = |disk: &Disk| {
+        let known = engine.at_hand(disk, key, 0);
+        known.filter(|known| !(is_asked_for && matches!(known, Known::Lasting(_))))
+    };
+    let written = match engine.hands_writes_over() {
+        true => device.commit_at_hand(look, write),
+        false => device.commit(|disk| write(disk, None)),
+    };
+    written.await
+}
+
+impl Deletion {
+    /// Takes the row's debt, where the container is to be told. A repeated deletion, as the expirer sends, may never
+    /// have reached it: its tombstone was written, and then the disk or the power failed.
+    pub(super) fn row(&mut self) -> Option<Option<Debt>> {
+        let (before, timestamp) = (&self.before, self.timestamp);
+        let is_repeated = before.is_tombstone && before.timestamp == timestamp;
+        let is_told = is_repeated || (self.refused.is_none() && before.timestamp < timestamp);
+        is_told.then(|| self.debt.take())
+    }
+
+    /// The time at which what was deleted would have expired.
+    pub(super) fn expiry(&self) -> Option<u64> {
+        let metadata = self.before.metadata.as_ref();
+        let expiry = metadata.and_then(Metadata::delete_at);
+        expiry.filter(|_| self.refused.is_none())
+    }
+
+    /// What the answer says: the version before, which decides it, the newer one of the two times, and the metadata
+    /// of that version, where it was read.
+    pub(super) fn answer(self) -> Result<(Previous, Timestamp, Option<Metadata>), Refusal> {
+        let before = self.before;
+        match self.refused {
+            Some(refusal) => Err(refusal),
+            None => Ok((
+                before.previous,
+                before.timestamp.max(self.timestamp),
+                before.metadata,
+            )),
+        }
+    }
 }
 
 impl Inner {
@@ -40,68 +135,43 @@ impl Inner {
     ) -> Result<Response, Refusal> {
         let if_delete_at = if_delete_at(&parts)?;
         let mut writing = self.begin_promised(&parts, &target)?;
-        let (engine, key) = (target.engine.clone(), target.key.clone());
+        let object = (&target.device, &target.engine, &target.key);
         let owes = owes_row(&parts.headers);
-        let step = target.device.commit(move |disk| {
-            let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
-            let (info, seen) = match open {
-                Ok(open) => (Ok(open.info), open.seen),
-                Err(error) => (Err(error), None),
-            };
-            let mut before = before(info, timestamp)?;
-            if let Some(expected) = if_delete_at {
-                if let Err(refusal) = still_expires(&before, timestamp, expected) {
-                    return Ok(Step::Done((before, Some(refusal), None)));
-                }
-                before.previous = Previous::Deleted;
-            }
-            if before.timestamp >= timestamp {
-                return Ok(Step::Done((before, None, None)));
-            }
-            let deleted = match owes {
-                true => engine.delete_owing(disk, &key, timestamp, seen)?,
-                false => engine.delete(disk, &key, timestamp, seen)?.map(|()| None),
-            };
-            Ok(deleted.map(move |debt| (before, None, debt)))
-        });
-        let written = step.await.map_err(Refusal::from);
+        let written = write_tombstone(object, timestamp, if_delete_at, owes).await;
+        let written = written.map_err(Refusal::from);
         match (&mut writing, &written) {
-            // Refused: nothing was deleted.
-            (Some(writing), Ok((_, Some(_), _))) => writing.is_not_written(),
+            (Some(writing), Ok(deletion)) if deletion.refused.is_some() => writing.is_not_written(),
             _ => promise::note(&mut writing, &written),
         }
         drop(writing);
-        let (before, refused, debt) = written?;
+        let mut deletion = written?;
         // Dequeued after the deletion: had that failed, nothing else would record that the object
         // expires.
-        if let Some(old) = before.metadata.delete_at().filter(|_| refused.is_none()) {
+        if let Some(old) = deletion.expiry() {
             self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
-        // A repeated deletion, as the expirer sends, may never have reached the container: its
-        // tombstone was written, and then the disk or the power failed.
-        let is_repeated = before.is_tombstone && before.timestamp == timestamp;
-        if is_repeated || (refused.is_none() && before.timestamp < timestamp) {
-            let headers = || {
-                let mut update = UpdateHeaders::new();
-                update.set("x-timestamp", timestamp.internal());
-                update
-            };
-            let row = || Some(tombstone_of(&target, timestamp));
+        if let Some(debt) = deletion.row() {
+            let row = || Some(tombstone_of(&target.object, target.key.policy, timestamp));
+            let headers = || update_headers(timestamp);
             self.update_row("DELETE", (&parts, &target), debt, row, headers)
                 .await?;
         }
-        if let Some(refusal) = refused {
-            return Err(refusal);
+        let (previous, newer, metadata) = deletion.answer()?;
+        let mut response = status::deleted(previous, newer);
+        if let Some(metadata) = metadata {
+            let content_type = metadata.get_str("Content-Type").unwrap_or("");
+            let headers = response.headers_mut();
+            set(headers, "x-backend-content-type", content_type);
         }
-        let mut response = status::deleted(before.previous, before.timestamp.max(timestamp));
-        let content_type = before.metadata.get_str("Content-Type").unwrap_or("");
-        set(
-            response.headers_mut(),
-            "x-backend-content-type",
-            content_type,
-        );
         Ok(response)
     }
+}
+
+/// The headers of a deletion's row.
+pub(super) fn update_headers(timestamp: Timestamp) -> UpdateHeaders {
+    let mut update = UpdateHeaders::new();
+    update.set("x-timestamp", timestamp.internal());
+    update
 }
 
 /// The expiry time in `X-If-Delete-At`: the expirer deletes an object only if that is still
@@ -128,7 +198,9 @@ fn still_expires(
     if before.timestamp >= timestamp {
         return Err(Refusal::Conflict(None));
     }
-    let delete_at = before.metadata.delete_at().unwrap_or(0);
+    // One that was known unread never expires.
+    let delete_at = before.metadata.as_ref().and_then(Metadata::delete_at);
+    let delete_at = delete_at.unwrap_or(0);
     if Timestamp::from_secs(delete_at) != expected {
         return Err(Refusal::PreconditionFailed(
             "X-If-Delete-At and X-Delete-At do not match",
@@ -137,21 +209,51 @@ fn still_expires(
     Ok(())
 }
 
+/// The object before its deletion, read.
+fn look(
+    engine: &dyn Engine,
+    disk: &Disk,
+    key: &ObjectKey,
+    timestamp: Timestamp,
+) -> Result<(Before, Option<Seen>), DiskError> {
+    let open = engine.open(disk, key, &OpenOptions::metadata(timestamp));
+    let (info, seen) = match open {
+        Ok(open) => (Ok(open.info), open.seen),
+        Err(error) => (Err(error), None),
+    };
+    Ok((before(info, timestamp)?, seen))
+}
+
+/// The object before its deletion, where the engine knows it unread.
+fn before_known(known: Known, timestamp: Timestamp) -> Before {
+    let (before, is_tombstone, has_content) = match known {
+        Known::Absent => (Timestamp::ZERO, false, false),
+        Known::Deleted(before) => (before, true, false),
+        Known::Lasting(before) => (before, false, true),
+    };
+    Before {
+        timestamp: before,
+        metadata: None,
+        previous: match has_content {
+            true => Previous::of_content(before, timestamp),
+            false => Previous::Missing,
+        },
+        is_tombstone,
+    }
+}
+
 fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<Before, DiskError> {
     let missing = |timestamp, metadata| Before {
         timestamp,
-        metadata,
+        metadata: Some(metadata),
         previous: Previous::Missing,
         is_tombstone: false,
     };
     match open {
         Ok(info) => Ok(Before {
             timestamp: info.data_timestamp,
-            previous: match info.data_timestamp < timestamp {
-                true => Previous::Deleted,
-                false => Previous::Newer,
-            },
-            metadata: info.metadata,
+            previous: Previous::of_content(info.data_timestamp, timestamp),
+            metadata: Some(info.metadata),
             is_tombstone: false,
         }),
         Err(DiskError::Expired(info)) => Ok(missing(info.timestamp(), info.metadata)),

@@ -47,9 +47,8 @@ pub(super) fn row_of(object: &str, policy: PolicyIndex, metadata: &Metadata) -> 
 }
 
 /// The row of a DELETE.
-pub(super) fn tombstone_of(target: &Target, timestamp: Timestamp) -> ObjectRow {
-    let policy = i64::from(target.key.policy.0);
-    ObjectRow::tombstone(target.object.clone(), timestamp, policy)
+pub(super) fn tombstone_of(object: &str, policy: PolicyIndex, timestamp: Timestamp) -> ObjectRow {
+    ObjectRow::tombstone(object.to_owned(), timestamp, i64::from(policy.0))
 }
 
 impl Inner {

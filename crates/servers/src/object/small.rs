@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_disk::engine::Known;
 use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
 use cairn_disk::{
@@ -45,9 +46,14 @@ pub(super) async fn write_whole(
 ) -> Result<(Existing, Metadata, Option<Debt>), Refusal> {
     let bytes = body.len();
     let (kept_engine, own) = (engine.clone(), key.clone());
-    let write = move |disk: &Disk| {
+    // A tag is compared with what is stored.
+    let has_tags = check.if_none_match.is_some();
+    let write = move |disk: &Disk, known: Option<Known>| {
         let (engine, key) = (&*kept_engine, own);
-        let checked = check_existing(engine, disk, &key, check)?;
+        let checked = match known {
+            Some(known) => check_known(known, check.timestamp),
+            None => check_existing(engine, disk, &key, check)?,
+        };
         let existing = match checked {
             Ok(existing) => existing,
             Err(refusal) => return Ok(Step::Done(Err(refusal))),
@@ -65,10 +71,13 @@ pub(super) async fn write_whole(
         };
         Ok(written.map(move |debt| Ok((existing, metadata, debt))))
     };
-    let is_at_hand = |disk: &Disk| engine.is_put_at_hand(disk, key, bytes);
+    let look = |disk: &Disk| {
+        let known = engine.at_hand(disk, key, bytes);
+        known.filter(|known| !(has_tags && matches!(known, Known::Lasting(_))))
+    };
     let written = match engine.hands_writes_over() {
-        true => device.commit_at_hand(is_at_hand, write),
-        false => device.commit(write),
+        true => device.commit_at_hand(look, write),
+        false => device.commit(|disk| write(disk, None)),
     };
     written.await.map_err(Refusal::from).and_then(|w| w)
 }
@@ -91,6 +100,18 @@ pub(super) fn complete(
     metadata.set("Content-Length", size.to_string());
     metadata.set("ETag", etag);
     Ok(metadata)
+}
+
+/// Checks that the upload may replace an object that is known unread.
+fn check_known(known: Known, timestamp: Timestamp) -> Result<Existing, Refusal> {
+    let before = match known {
+        Known::Absent => Timestamp::ZERO,
+        Known::Deleted(before) | Known::Lasting(before) => before,
+    };
+    if before >= timestamp && !Plant::OlderWins.is_on() {
+        return Err(Refusal::Conflict(Some(before)));
+    }
+    Ok(Existing::default())
 }
 
 /// Checks that the upload may replace the existing object.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use cairn_disk::{DeviceError, DiskError};
 use cairn_http::respond::{self, set, standard, text};
 use cairn_http::{Body, BodyError, Response};
-use cairn_peer::whole_put::Called;
+use cairn_peer::whole_write::Called;
 use cairn_types::Timestamp;
 use http::header::{ETAG, HeaderValue};
 use http::{HeaderMap, StatusCode};
@@ -103,6 +103,16 @@ pub(super) enum Previous {
     Missing,
     /// 409: it is as new, or newer.
     Newer,
+}
+
+impl Previous {
+    /// Content of a time, before a deletion.
+    pub(super) fn of_content(before: Timestamp, deletion: Timestamp) -> Self {
+        match before < deletion {
+            true => Previous::Deleted,
+            false => Previous::Newer,
+        }
+    }
 }
 
 /// The answer to DELETE; `timestamp` is the newer one of the version and the request.

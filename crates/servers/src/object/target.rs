@@ -12,7 +12,7 @@ use super::Inner;
 use super::status::Refusal;
 
 /// First character of reserved names, which belong to middleware.
-const RESERVED: char = '\0';
+pub(super) const RESERVED: char = '\0';
 /// The account in which the reconciler queues objects of the wrong policy.
 const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
 

@@ -25,7 +25,7 @@ mod promises;
 mod reads;
 mod ssync;
 mod updates;
-mod whole_put;
+mod whole_write;
 mod writes;
 
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ fn the_next_write_opens_it_anew_and_not_too_often() {
     let poison = || {
         let opened = setup.engine.inner.stores.opened("d", AT.policy).unwrap();
         opened.store().poison();
-        assert!(!setup.engine.is_put_at_hand(&setup.disk, &key("new"), 5));
+        assert!(setup.engine.at_hand(&setup.disk, &key("new"), 5).is_none());
     };
     let try_put = |name: &str| {
         let (body, metadata) = (Bytes::from_static(b"bytes"), metadata(1_000_000, b"bytes"));

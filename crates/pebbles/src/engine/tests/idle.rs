@@ -96,7 +96,7 @@ fn a_device_that_is_gone_answers_nothing() {
         let cached = setup.engine.open_cached(&setup.disk, &key("o"), &options);
         assert!(cached.is_none(), "it was read");
         assert!(setup.open(&key("o")).is_err());
-        assert!(!setup.engine.is_put_at_hand(&setup.disk, &key("n"), 5));
+        assert!(setup.engine.at_hand(&setup.disk, &key("n"), 5).is_none());
         std::fs::rename(&gone, &device).unwrap();
         assert_eq!(setup.open(&key("o")).unwrap().1.unwrap(), "first");
     }

@@ -5,8 +5,8 @@ use cairn_types::{ObjectHash, Timestamp};
 use thiserror::Error;
 
 use super::{
-    CHUNK_MAX, EXTERNAL, FRAME, HEADER, LISTED, MAGIC, SIMPLE, TOMBSTONE, VOLUME, VolumeState,
-    chunk_crc,
+    CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, TOMBSTONE, VOLUME,
+    VolumeState, chunk_crc,
 };
 use crate::format::Class;
 use crate::medium::MediumFile;
@@ -149,7 +149,7 @@ fn ticks(row: &[u8], at: usize) -> Option<Timestamp> {
 
 fn entry(row: &[u8], is_simple: bool) -> Option<(ObjectHash, Entry)> {
     let word = u64_at(row, 16)?;
-    if word >> PLACE_BITS > 3 || (is_simple && word & EXTERNAL != 0) {
+    if word >> PLACE_BITS > 7 || (is_simple && word & EXTERNAL != 0) {
         return None;
     }
     let entry = Entry {
@@ -160,6 +160,7 @@ fn entry(row: &[u8], is_simple: bool) -> Option<(ObjectHash, Entry)> {
         timestamp: ticks(row, 24)?,
         content_type: None,
         external: None,
+        is_lasting: word & LASTING != 0,
         place: Place::unpack(word),
     };
     Some((hash(row)?, entry))

@@ -13,7 +13,7 @@ fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
             any::<u64>(),
             proptest::option::of(1..1u64 << 49),
         ),
-        (any::<u16>(), 0..1u64 << 24, 0..1u32 << 18),
+        (any::<u16>(), 0..1u64 << 24, 0..1u32 << 18, any::<bool>()),
     )
         .prop_map(
             |(hash, (kind, index, is_durable, is_external), time, place)| {
@@ -29,6 +29,7 @@ fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
                     timestamp: Timestamp::from_ticks(time.0).with_offset(time.1),
                     content_type: time.2.map(Timestamp::from_ticks).filter(|_| !is_external),
                     external: is_external.then_some(12),
+                    is_lasting: place.3,
                     place: Place {
                         slot: place.0,
                         offset: place.1 * 64,

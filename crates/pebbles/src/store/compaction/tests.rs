@@ -40,6 +40,7 @@ fn tombstone(number: u64) -> Change {
         is_durable: false,
         is_external: false,
         owes_row: false,
+        is_lasting: false,
         name: Bytes::from(format!("/a/c/{number}")),
         metadata: Bytes::new(),
         body: vec![0; 8].into(),

@@ -1,9 +1,9 @@
-//! Tests of PUTs that are handed over by a call: they do what their requests do, and what is not plain comes as
+//! Tests of writes that are handed over by a call: they do what their requests do, and what is not plain comes as
 //! a request.
 
 use cairn_peer::heads::{Expiry, Rows, Told};
-use cairn_peer::whole_put::Prepared;
-use cairn_peer::{Node, ObjectHeads, TakesPuts, WholePut};
+use cairn_peer::whole_write::Prepared;
+use cairn_peer::{Change, Node, ObjectHeads, TakesCalls, WholeWrite};
 use cairn_ring::Device;
 use cairn_types::Timestamp;
 use http::header::{HeaderName, HeaderValue};
@@ -23,6 +23,15 @@ fn node(id: u32, name: &str, address: SocketAddr) -> Node {
     }
 }
 
+/// A deletion with these headers more, whose row goes to `container`.
+fn deletion_of(object: &str, time: &str, more: &[&str], container: SocketAddr) -> WholeWrite {
+    let mut write = put_of(object, time, "", more, container);
+    write.change = Change::Delete;
+    write.heads.shared.remove("content-length");
+    write.heads.shared.remove("content-type");
+    write
+}
+
 /// A PUT of `body` with these headers more, whose row goes to `container`.
 fn put_of(
     object: &str,
@@ -30,7 +39,7 @@ fn put_of(
     body: &'static str,
     more: &[&str],
     container: SocketAddr,
-) -> WholePut {
+) -> WholeWrite {
     let mut shared = HeaderMap::new();
     let length = format!("content-length: {}", body.len());
     let stamp = format!("x-timestamp: {time}");
@@ -47,7 +56,7 @@ fn put_of(
         let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
         shared.insert(name, HeaderValue::from_str(value).unwrap());
     }
-    WholePut {
+    WholeWrite {
         account: "a".into(),
         container: "c".into(),
         object: object.into(),
@@ -55,8 +64,10 @@ fn put_of(
         policy: PolicyIndex(0),
         partition: 7,
         timestamp: Timestamp::parse(time).unwrap(),
-        body: Bytes::from_static(body.as_bytes()),
-        md5: Md5::digest(body).into(),
+        change: Change::Put {
+            body: Bytes::from_static(body.as_bytes()),
+            md5: Md5::digest(body).into(),
+        },
         heads: ObjectHeads {
             shared,
             replicas: 1,
@@ -77,9 +88,9 @@ fn put_of(
 
 impl World {
     /// The answer to a call; `None`: the server wants the request.
-    async fn call_put(&self, put: WholePut, device: &str) -> Option<Answer> {
+    async fn call_write(&self, write: WholeWrite, device: &str) -> Option<Answer> {
         let node = node(0, device, SocketAddr::from(([127, 0, 0, 1], 6200)));
-        let answering = self.server.put(&Arc::new(put), 0, &node)?;
+        let answering = self.server.write(&Arc::new(write), 0, &node)?;
         let called = answering.await;
         Some(Answer {
             status: called.status.as_u16(),
@@ -95,7 +106,7 @@ async fn a_call_does_what_its_request_does(kind: Kind) {
     let more = ["x-object-meta-color: red", "content-encoding: gzip"];
     let called = put_of("called", T[1], "four", &more, container);
     let head = called.heads.head(0);
-    let called = world.call_put(called, "sda1").await.unwrap();
+    let called = world.call_write(called, "sda1").await.unwrap();
 
     let mut builder = http::Request::builder()
         .method("PUT")
@@ -128,7 +139,7 @@ async fn a_call_is_refused_as_its_request_is(kind: Kind) {
     let (container, _) = world.container_server(201);
     assert_eq!(world.put("o", T[2], "newer").await.status, 201);
     let put = put_of("o", T[1], "older", &[], container);
-    let refused = world.call_put(put, "sda1").await.unwrap();
+    let refused = world.call_write(put, "sda1").await.unwrap();
     let asked = world.put("o", T[1], "older").await;
     assert_eq!((refused.status, asked.status), (409, 409));
     assert_eq!(refused.headers, asked.headers);
@@ -141,9 +152,98 @@ async fn an_expiry_that_is_replaced_is_taken_out_of_the_queue(kind: Kind) {
     let expires = ["x-delete-at: 5000000000"];
     assert_eq!(world.put_with("o", T[1], &expires).await.status, 201);
     let put = put_of("o", T[2], "stays", &[], container);
-    assert_eq!(world.call_put(put, "sda1").await.unwrap().status, 201);
+    assert_eq!(world.call_write(put, "sda1").await.unwrap().status, 201);
     // No server was named for it, so that it is left to the updater.
     assert_eq!(world.pending_ops(), ["DELETE"]);
+}
+
+async fn a_called_deletion_does_what_its_request_does(kind: Kind) {
+    let world = world(kind);
+    let (container, seen) = world.container_server(201);
+    let delete = async |object: &str, time: &str, is_called: bool| {
+        let write = deletion_of(object, time, &[], container);
+        if is_called {
+            return world.call_write(write, "sda1").await.unwrap();
+        }
+        let uri = format!("/sda1/7/a/c/{object}");
+        let mut builder = http::Request::builder().method("DELETE").uri(uri);
+        builder.headers_mut().unwrap().extend(write.heads.head(0));
+        answer(world.call(builder.body(Body::empty()).unwrap()).await).await
+    };
+    for (first, then) in [(Some(T[1]), T[2]), (None, T[2]), (Some(T[3]), T[2])] {
+        let mut answers = Vec::new();
+        for (object, is_called) in [("called", true), ("asked", false)] {
+            let object = format!("{object}-{}", first.unwrap_or("none"));
+            if let Some(first) = first {
+                assert_eq!(world.put(&object, first, "x").await.status, 201);
+            }
+            let deleted = delete(&object, then, is_called).await;
+            let again = delete(&object, then, is_called).await;
+            let left = world.get(&object, &[]).await;
+            let time = left.headers.get("x-backend-timestamp").cloned();
+            let mut headers = deleted.headers.clone();
+            // Clients are not told, and the request's answer has it where it was read.
+            headers.remove("x-backend-content-type");
+            answers.push((
+                deleted.status,
+                headers,
+                deleted.body,
+                again.status,
+                left.status,
+                time,
+            ));
+        }
+        assert_eq!(answers[0], answers[1]);
+    }
+    let seen = seen.lock().unwrap();
+    let told = |object: &str| {
+        let of = seen.iter().filter(|request| {
+            request.method() == "DELETE" && request.uri().path().contains(object)
+        });
+        let times = of.map(|request| request.headers()["x-timestamp"].clone());
+        times.collect::<Vec<_>>()
+    };
+    assert_eq!(told("called").len(), 4);
+    assert_eq!(told("called"), told("asked"));
+}
+
+async fn a_called_deletion_takes_an_expiry_out_of_the_queue(kind: Kind) {
+    let world = world(kind);
+    let (container, _) = world.container_server(201);
+    let expires = ["x-delete-at: 5000000000"];
+    assert_eq!(world.put_with("o", T[1], &expires).await.status, 201);
+    let deletion = deletion_of("o", T[2], &[], container);
+    assert_eq!(
+        world.call_write(deletion, "sda1").await.unwrap().status,
+        204
+    );
+    assert_eq!(world.pending_ops(), ["DELETE"]);
+}
+
+async fn a_deletion_that_is_not_plain_comes_as_a_request(kind: Kind) {
+    let world = world(kind);
+    let (container, _) = world.container_server(201);
+    assert_eq!(world.put("o", T[1], "x").await.status, 201);
+    for header in [
+        "x-if-delete-at: 5000000000",
+        "x-backend-promise-token: t",
+        "x-backend-replication: true",
+        "x-backend-clean-expiring-object-queue: no",
+        "x-backend-next-part-power: 9",
+    ] {
+        let deletion = deletion_of("o", T[2], &[header], container);
+        assert!(
+            world.call_write(deletion, "sda1").await.is_none(),
+            "{header}"
+        );
+    }
+    // Whoever deletes a version is told what it was.
+    let mut version = deletion_of("\0versions\0c", T[2], &[], container);
+    version.container = "\0versions\0c".into();
+    version.hash =
+        HashPath::new("", "endcap").hash("a", Some("\0versions\0c"), Some(&version.object));
+    assert!(world.call_write(version, "sda1").await.is_none());
+    assert_eq!(world.get("o", &[]).await.status, 200);
 }
 
 async fn what_is_not_plain_comes_as_a_request(kind: Kind) {
@@ -166,9 +266,9 @@ async fn what_is_not_plain_comes_as_a_request(kind: Kind) {
         "x-object-meta-: nameless",
     ] {
         let put = put_of("o", T[1], "x", &[header], container);
-        assert!(world.call_put(put, "sda1").await.is_none(), "{header}");
+        assert!(world.call_write(put, "sda1").await.is_none(), "{header}");
     }
-    let refused = |change: fn(&mut WholePut)| {
+    let refused = |change: fn(&mut WholeWrite)| {
         let mut put = put_of("o", T[1], "x", &[], container);
         change(&mut put);
         put
@@ -176,12 +276,15 @@ async fn what_is_not_plain_comes_as_a_request(kind: Kind) {
     for (what, change) in [
         (
             "of another cluster",
-            (|put| put.hash.0[0] ^= 1) as fn(&mut WholePut),
+            (|put| put.hash.0[0] ^= 1) as fn(&mut WholeWrite),
         ),
         ("policy", |put| put.policy = PolicyIndex(7)),
         ("name", |put| put.object = "0123456789".into()),
         ("type", |put| drop(put.heads.shared.remove("content-type"))),
-        ("size", |put| put.body = vec![0; 65_537].into()),
+        ("size", |put| {
+            let (body, md5) = (vec![0; 65_537].into(), [0; 16]);
+            put.change = Change::Put { body, md5 };
+        }),
         ("expiry", |put| {
             put.heads.expiry = Some(Expiry {
                 told: put.heads.rows.told.clone(),
@@ -190,10 +293,10 @@ async fn what_is_not_plain_comes_as_a_request(kind: Kind) {
         }),
     ] {
         let put = refused(change);
-        assert!(world.call_put(put, "sda1").await.is_none(), "{what}");
+        assert!(world.call_write(put, "sda1").await.is_none(), "{what}");
     }
     let put = put_of("o", T[1], "x", &[], container);
-    assert!(world.call_put(put, "../sda1").await.is_none());
+    assert!(world.call_write(put, "../sda1").await.is_none());
     assert_eq!(world.get("o", &[]).await.status, 404);
     assert!(seen.lock().unwrap().is_empty());
 }
@@ -203,8 +306,8 @@ async fn another_server_checks_for_itself(kind: Kind) {
     let (container, _) = world.container_server(201);
     let put = Arc::new(put_of("o", T[1], "x", &[], container));
     let node = node(0, "sda1", SocketAddr::from(([127, 0, 0, 1], 6200)));
-    assert!(world.server.put(&put, 0, &node).is_some());
-    assert!(other.server.put(&put, 0, &node).is_none());
+    assert!(world.server.write(&put, 0, &node).is_some());
+    assert!(other.server.write(&put, 0, &node).is_none());
 }
 
 over_engines!(
@@ -213,4 +316,7 @@ over_engines!(
     an_expiry_that_is_replaced_is_taken_out_of_the_queue,
     what_is_not_plain_comes_as_a_request,
     another_server_checks_for_itself,
+    a_called_deletion_does_what_its_request_does,
+    a_called_deletion_takes_an_expiry_out_of_the_queue,
+    a_deletion_that_is_not_plain_comes_as_a_request,
 );

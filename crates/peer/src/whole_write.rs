@@ -1,5 +1,5 @@
-//! A PUT whose body is in memory, as object servers of this process take it: by a call, in place of a request
-//! whose path and headers each of them would have to parse.
+//! A write of an object that needs no more than is in memory, as object servers of this process take it: by a
+//! call, in place of a request whose path and headers each of them would have to parse.
 //!
 //! A server refuses what it does not know well enough (conditions, promises, expiry, overrides of rows), and
 //! is then sent the request, which says the same in Swift's words ([`ObjectHeads`]). So a call carries
@@ -16,8 +16,8 @@ use http::{HeaderMap, StatusCode};
 use crate::heads::ObjectHeads;
 use crate::node::Node;
 
-/// A PUT, shared by its replicas.
-pub struct WholePut {
+/// A write, shared by its replicas.
+pub struct WholeWrite {
     pub account: String,
     pub container: String,
     pub object: String,
@@ -25,14 +25,19 @@ pub struct WholePut {
     pub policy: PolicyIndex,
     pub partition: u32,
     pub timestamp: Timestamp,
-    pub body: Bytes,
-    pub md5: [u8; 16],
+    pub change: Change,
     /// The headers of the requests that this stands for.
     pub heads: ObjectHeads,
     pub prepared: Prepared,
 }
 
-/// A note of the first server about a PUT, for the other replicas.
+/// The object after a write.
+pub enum Change {
+    Put { body: Bytes, md5: [u8; 16] },
+    Delete,
+}
+
+/// A note of the first server about a write, for the other replicas.
 #[derive(Default)]
 pub struct Prepared(OnceLock<Option<Box<dyn Any + Send + Sync>>>);
 
@@ -57,9 +62,9 @@ pub struct Called {
 /// The answer to a call that is to come.
 pub type Answering = Pin<Box<dyn Future<Output = Called> + Send>>;
 
-/// An object server that takes PUTs by a call.
-pub trait TakesPuts: Send + Sync {
+/// An object server that takes requests by a call.
+pub trait TakesCalls: Send + Sync {
     /// Begins to write a replica, by its number, to the node's device. The write is carried to its end even if
     /// the future is dropped. `None`: the server wants the request.
-    fn put(&self, put: &Arc<WholePut>, replica: usize, node: &Node) -> Option<Answering>;
+    fn write(&self, write: &Arc<WholeWrite>, replica: usize, node: &Node) -> Option<Answering>;
 }
