@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::{Content, InfoError, Seen, StoredContent};
+use cairn_disk::engine::{Content, InfoError, Known, Seen, StoredContent};
 use cairn_disk::layout::{FileKind, OnDiskFiles};
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
 use cairn_disk::steps::Step;
@@ -300,6 +300,28 @@ impl ObjectEngine for MemoryEngine {
             content: Vec::new(),
             md5: hash.then(Md5::new),
         }))
+    }
+
+    fn hands_writes_over(&self) -> bool {
+        true
+    }
+
+    fn at_hand(&self, disk: &Disk, key: &ObjectKey, _bytes: usize) -> Option<Known> {
+        if self.unique_fragments(key.policy).is_some() {
+            return None;
+        }
+        let options = OpenOptions::metadata(Timestamp::ZERO);
+        match self.open_any(disk, key.id(), Some(&key.name), &options) {
+            Ok((_, open)) => {
+                let info = open.info;
+                let at = info.data_timestamp;
+                let is_plain = info.timestamp() == at && info.metadata.get("X-Delete-At").is_none();
+                is_plain.then_some(Known::Lasting(at))
+            }
+            Err(DiskError::NotExist) => Some(Known::Absent),
+            Err(DiskError::Deleted { timestamp }) => Some(Known::Deleted(timestamp)),
+            Err(_) => None,
+        }
     }
 
     fn put_small(

@@ -110,7 +110,8 @@ impl Backends {
         self.takers.write().insert(address, server);
     }
 
-    pub(crate) fn taker(&self, address: SocketAddr) -> Option<Arc<dyn TakesCalls>> {
+    /// The object server at `address` that takes requests by a call.
+    pub fn taker(&self, address: SocketAddr) -> Option<Arc<dyn TakesCalls>> {
         self.takers.read().get(&address).cloned()
     }
 

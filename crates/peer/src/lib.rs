@@ -16,6 +16,7 @@ pub mod hedging;
 pub mod hosts;
 mod node;
 pub mod nodes;
+pub mod object_read;
 pub mod put;
 pub mod quorum;
 pub mod reach;

@@ -15,6 +15,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::heads::ObjectHeads;
 use crate::node::Node;
+use crate::object_read::{ObjectRead, Reading};
 
 /// A write, shared by its replicas.
 pub struct WholeWrite {
@@ -67,4 +68,7 @@ pub trait TakesCalls: Send + Sync {
     /// Begins to write a replica, by its number, to the node's device. The write is carried to its end even if
     /// the future is dropped. `None`: the server wants the request.
     fn write(&self, write: &Arc<WholeWrite>, replica: usize, node: &Node) -> Option<Answering>;
+
+    /// Reads the replica of the node's device. `None`: the server wants the request.
+    fn read<'a>(&'a self, read: &'a ObjectRead<'a>, node: &Node) -> Option<Reading<'a>>;
 }

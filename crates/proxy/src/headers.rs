@@ -6,7 +6,10 @@ use std::sync::OnceLock;
 use cairn_http::{params, respond};
 use cairn_types::metadata::{is_sys_or_user_meta, is_user_meta};
 use cairn_types::{ServerKind, Timestamp};
-use http::header::{ETAG, HOST, HeaderName, HeaderValue, REFERER, USER_AGENT};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HOST, HeaderName, HeaderValue, REFERER,
+    TRANSFER_ENCODING, USER_AGENT,
+};
 use http::{HeaderMap, HeaderMap as Headers};
 
 use crate::request::Incoming;
@@ -124,28 +127,41 @@ pub(crate) fn with_metadata(incoming: &Incoming, kind: ServerKind) -> HeaderMap 
     headers
 }
 
+/// Headers of a backend's response that are not the client's.
+const OF_BACKEND: [HeaderName; 6] = [
+    DATE,
+    CONNECTION,
+    TRANSFER_ENCODING,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("x-put-timestamp"),
+    HeaderName::from_static("x-delete-after"),
+];
+
 /// Converts a backend's headers for the client; lengths, dates and the like are generated anew.
 pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
-    let mut headers = HeaderMap::with_capacity(backend.len());
-    for (name, value) in backend {
-        if let "date" | "content-length" | "content-type" | "connection" | "transfer-encoding"
-        | "x-put-timestamp" | "x-delete-after" | "keep-alive" = name.as_str()
-        {
-            continue;
+    let mut headers = passed_on(backend.clone());
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(CONTENT_TYPE);
+    headers
+}
+
+/// As [`from_backend`], of an answer whose content is passed on as it is: with its type and length.
+pub(crate) fn passed_on(mut headers: Headers) -> HeaderMap {
+    for name in OF_BACKEND {
+        headers.remove(name);
+    }
+    if let Some(etag) = headers.get_mut(ETAG)
+        && etag.as_bytes().contains(&b'"')
+    {
+        let bare: Vec<u8> = etag
+            .as_bytes()
+            .iter()
+            .copied()
+            .filter(|b| *b != b'"')
+            .collect();
+        if let Ok(bare) = HeaderValue::try_from(bare) {
+            *etag = bare;
         }
-        if name == ETAG {
-            let bare: Vec<u8> = value
-                .as_bytes()
-                .iter()
-                .copied()
-                .filter(|b| *b != b'"')
-                .collect();
-            if let Ok(value) = HeaderValue::from_bytes(&bare) {
-                headers.append(ETAG, value);
-            }
-            continue;
-        }
-        headers.append(name, value.clone());
     }
     headers
 }

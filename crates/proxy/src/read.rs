@@ -6,16 +6,16 @@ mod body;
 mod refusals;
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
-use cairn_peer::backend_uri;
-use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls};
-use cairn_types::{PolicyIndex, ServerKind, Timestamp};
+use cairn_peer::object_read::ObjectRead;
+use cairn_peer::{Backends, CallError, LoadedRing, Node, Nodes, OpenCalls, backend_uri};
+use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
+use http::header::{ACCEPT_RANGES, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use crate::affinity::{Affinity, Sorting, Timings};
 use crate::headers;
-use crate::request::Incoming;
+use crate::request::{Incoming, Target};
 use crate::state::Proxy;
 
 use body::{Wanted, bare_etag, passed_on};
@@ -33,7 +33,7 @@ use refusals::{Refusals, refusal};
 const ERROR_BODY_MAX_BYTES: u64 = 64 * 1024;
 
 /// Parameters of a read from one of several nodes.
-struct Read {
+struct Read<'i> {
     backends: Arc<Backends>,
     nodes: Arc<Nodes>,
     /// Nodes that `nodes` returned and that were not needed: they can continue if another breaks
@@ -42,9 +42,14 @@ struct Read {
     kind: ServerKind,
     partition: u32,
     method: Method,
-    path: String,
+    path: Arc<str>,
     query: Option<String>,
-    headers: HeaderMap,
+    /// The headers of its requests, once one is sent: servers of this process are called without.
+    headers: OnceLock<HeaderMap>,
+    /// The client's request, until the response's body begins.
+    incoming: Option<&'i Incoming>,
+    /// The read as servers of this process may take it by a call.
+    called: Option<ObjectRead<'i>>,
     timeout: Duration,
     /// Measured response times, if nodes are sorted by them.
     timings: Option<Arc<Timings>>,
@@ -83,11 +88,12 @@ impl Proxy {
         let target = &incoming.target;
         let partition = ring.partition(&self.hash_path, target.account(), target.container(), None);
         let query = incoming.params.encode();
-        self.read(incoming, kind, ring, partition, Some(query))
+        self.read(incoming, kind, ring, partition, Some(query), None)
             .await
     }
 
-    /// GET or HEAD of any entity, with failover.
+    /// GET or HEAD of any entity, with failover. `hash`: of an object, which servers of this process may read by a
+    /// call.
     pub(crate) async fn read(
         &self,
         incoming: &Incoming,
@@ -95,12 +101,18 @@ impl Proxy {
         ring: Arc<LoadedRing>,
         partition: u32,
         query: Option<String>,
+        hash: Option<ObjectHash>,
     ) -> Response {
         let index = incoming.header(headers::POLICY_INDEX);
         let policy = index
             .filter(|_| kind == ServerKind::Object)
             .and_then(|text| text.parse().ok().map(PolicyIndex));
         let affinity = self.affinities.of(policy);
+        let path: Arc<str> = incoming.target.entity_path().into();
+        let called = match (hash, policy) {
+            (Some(hash), Some(policy)) => self.to_call(incoming, &path, hash, policy, partition),
+            _ => None,
+        };
         let read = Read {
             backends: self.backends.clone(),
             nodes: self.nodes_of(ring.clone(), partition, policy),
@@ -109,15 +121,11 @@ impl Proxy {
             kind,
             partition,
             method: incoming.method().clone(),
-            path: incoming.target.entity_path(),
+            path: path.clone(),
             query,
-            headers: {
-                let mut headers = headers::with_all(incoming);
-                // Content that does not match its ETag is useless: another replica is asked
-                // instead.
-                headers::insert(&mut headers, headers::REFUSE_UNSOUND, "true");
-                headers
-            },
+            headers: OnceLock::new(),
+            incoming: Some(incoming),
+            called,
             timeout: self.options.recoverable_node_timeout,
         };
         let primaries = ring.ring().replica_count().ceil() as usize;
@@ -132,10 +140,42 @@ impl Proxy {
         };
         let mut response = match source {
             Some(source) => working_response(read, source),
-            None => refusal(&refusals, &incoming.target.entity_path()),
+            None => refusal(&refusals, &path),
         };
         self.name_policy(&mut response);
         response
+    }
+
+    /// A read as servers of this process may take it by a call; `None` of what is no object.
+    fn to_call<'i>(
+        &'i self,
+        incoming: &'i Incoming,
+        path: &Arc<str>,
+        hash: ObjectHash,
+        policy: PolicyIndex,
+        partition: u32,
+    ) -> Option<ObjectRead<'i>> {
+        let Target::Object {
+            account,
+            container,
+            object,
+        } = &incoming.target
+        else {
+            return None;
+        };
+        Some(ObjectRead {
+            hash_path: &self.hash_path,
+            account,
+            container,
+            object,
+            path: path.clone(),
+            hash,
+            policy,
+            partition,
+            is_head: incoming.method() == Method::HEAD,
+            timestamp: incoming.timestamp,
+            headers: incoming.headers(),
+        })
     }
 
     /// The response times to update, if nodes are sorted by them.
@@ -218,7 +258,37 @@ impl Proxy {
     }
 }
 
-impl Read {
+impl Read<'_> {
+    /// The headers of its requests.
+    fn headers(&self) -> &HeaderMap {
+        self.headers.get_or_init(|| {
+            let mut headers = self.incoming.map(headers::with_all).unwrap_or_default();
+            // Content that does not match its ETag is useless: another replica is asked instead.
+            headers::insert(&mut headers, headers::REFUSE_UNSOUND, "true");
+            headers
+        })
+    }
+
+    /// The same, to go on after the client's request has gone.
+    fn into_owned(self) -> Read<'static> {
+        self.headers();
+        Read {
+            incoming: None,
+            called: None,
+            backends: self.backends,
+            nodes: self.nodes,
+            spare: self.spare,
+            kind: self.kind,
+            partition: self.partition,
+            method: self.method,
+            path: self.path,
+            query: self.query,
+            headers: self.headers,
+            timeout: self.timeout,
+            timings: self.timings,
+        }
+    }
+
     /// The next node to try.
     fn next_node(&self) -> Option<Node> {
         let spare = self.spare_nodes().pop();
@@ -375,19 +445,23 @@ impl Read {
     /// Asks one node. `wanted` describes what another node has begun to send, which this one must
     /// match.
     async fn ask(&self, node: Node, wanted: Option<&Wanted>) -> Tried {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = backend_uri(&node, self.partition, &self.path, self.query.as_deref());
-        *request.headers_mut() = self.headers.clone();
-        if let Some(range) = wanted.and_then(Wanted::range_header) {
-            request.headers_mut().insert(RANGE, range);
-        }
         let asked = Instant::now();
-        let response = match self
-            .backends
-            .call(node.address, request, self.timeout)
-            .await
-        {
+        let called = self.called.as_ref().filter(|_| wanted.is_none());
+        let taker = called.and_then(|read| Some((read, self.backends.taker(node.address)?)));
+        let reading = taker
+            .as_ref()
+            .and_then(|(read, taker)| taker.read(read, &node));
+        let answered = match reading {
+            Some(reading) => tokio::time::timeout(self.timeout, reading)
+                .await
+                .map_err(|_| CallError::Timeout {
+                    address: node.address,
+                    after: self.timeout,
+                }),
+            // Boxed: calls are many, and must not carry the size of a request's future.
+            None => Box::pin(self.send(&node, wanted)).await,
+        };
+        let response = match answered {
             Ok(response) => response,
             Err(error) => {
                 debug!(node = %node.name(), %error, "no answer");
@@ -405,6 +479,19 @@ impl Read {
             return self.good_answer(node, response, wanted);
         }
         Box::pin(self.bad_answer(node, response)).await
+    }
+
+    /// Sends the request to a node.
+    async fn send(&self, node: &Node, wanted: Option<&Wanted>) -> Result<Response, CallError> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = backend_uri(node, self.partition, &self.path, self.query.as_deref());
+        *request.headers_mut() = self.headers().clone();
+        if let Some(range) = wanted.and_then(Wanted::range_header) {
+            request.headers_mut().insert(RANGE, range);
+        }
+        let call = self.backends.call(node.address, request, self.timeout);
+        call.await
     }
 
     fn good_answer(&self, node: Node, response: Response, wanted: Option<&Wanted>) -> Tried {
@@ -460,7 +547,7 @@ impl Read {
 
 /// The calls of one read that are in progress.
 struct Calls<'a> {
-    read: &'a Read,
+    read: &'a Read<'a>,
     open: OpenCalls,
     asked: FuturesUnordered<Asking<'a>>,
     /// Time after which a call is overdue, where that is not to be learnt.
@@ -468,7 +555,7 @@ struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    fn new(read: &'a Read, delay: Option<Duration>) -> Self {
+    fn new(read: &'a Read<'a>, delay: Option<Duration>) -> Self {
         Calls {
             read,
             delay,
@@ -501,21 +588,12 @@ impl<'a> Calls<'a> {
     }
 }
 
-fn working_response(read: Read, source: Source) -> Response {
+fn working_response(read: Read<'_>, source: Source) -> Response {
     let Source { node, response, .. } = source;
-    let (parts, body) = response.into_parts();
-    let mut answer = Response::new(Body::empty());
-    *answer.status_mut() = parts.status;
-    *answer.headers_mut() = headers::from_backend(&parts.headers);
-    for name in [CONTENT_TYPE, CONTENT_LENGTH] {
-        if let Some(value) = parts.headers.get(&name) {
-            answer.headers_mut().insert(name, value.clone());
-        }
-    }
-    answer
-        .headers_mut()
-        .insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    if read.method == Method::GET {
+    let (parts, mut body) = response.into_parts();
+    if read.method != Method::GET {
+        body = Body::empty();
+    } else {
         // A body that is completely in memory needs no failover, unless it must be verified against
         // the ETag.
         let wanted = match (read.kind, body.as_full()) {
@@ -523,10 +601,15 @@ fn working_response(read: Read, source: Source) -> Response {
             (ServerKind::Object, Some(_)) => Wanted::of_unchecked(&parts),
             _ => None,
         };
-        *answer.body_mut() = match wanted {
-            Some(wanted) => passed_on(read, node, &parts.headers, body, wanted),
+        body = match wanted {
+            Some(wanted) => passed_on(read.into_owned(), node, &parts.headers, body, wanted),
             None => body,
         };
     }
+    let mut answer = Response::new(body);
+    *answer.status_mut() = parts.status;
+    let mut headers = headers::passed_on(parts.headers);
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    *answer.headers_mut() = headers;
     answer
 }

@@ -139,9 +139,9 @@ pub trait ObjectEngine: Send + Sync {
         false
     }
 
-    /// What is known of an object that can be replaced without a disk before the write is handed to a thread
-    /// of the engine's own: `put_small` of so many bytes, or `delete`, may be done on a thread that must not
-    /// block.
+    /// An object as it is known, where it can be replaced without a disk before the write is handed to a
+    /// thread of the engine's own: `put_small` of so many bytes, or `delete`, may be done on a thread that
+    /// must not block.
     fn at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> Option<Known> {
         None
     }

@@ -88,19 +88,25 @@ fn memory_of_an_object() {
         pages * 4096
     };
     const OBJECTS: u64 = 1_000_000;
-    let index = Index::new(RULES);
     let mut dice = SplitMix::new(2);
-    let before = resident();
-    for number in 0..OBJECTS {
-        let hash = any_hash(&mut dice);
-        index.update(number as u32 % 256, hash, |e| {
-            RULES.apply(e, data(number, 4096))
-        });
-    }
-    let each = (resident() - before) / OBJECTS;
-    println!(
-        "{each} bytes an object, estimated {}",
-        index.size().memory_bytes / OBJECTS
-    );
-    assert!(each <= 60, "{each} bytes");
+    // Other tests of the process take memory, too: one of three has little of theirs. All are kept, so that none has
+    // what another gave back.
+    let mut kept = Vec::new();
+    let each = (0..3).map(|_| {
+        let index = Index::new(RULES);
+        let before = resident();
+        for number in 0..OBJECTS {
+            let hash = any_hash(&mut dice);
+            index.update(number as u32 % 256, hash, |e| {
+                RULES.apply(e, data(number, 4096))
+            });
+        }
+        let each = resident().saturating_sub(before) / OBJECTS;
+        let estimated = index.size().memory_bytes / OBJECTS;
+        println!("{each} bytes an object, estimated {estimated}");
+        kept.push(index);
+        each
+    });
+    let least = each.min();
+    assert!(least.is_some_and(|each| each <= 60), "{least:?} bytes");
 }

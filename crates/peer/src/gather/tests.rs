@@ -13,6 +13,7 @@ use crate::fan_out::{FanOut, Heads, fan_out};
 use crate::heads::{ObjectHeads, Rows, Told};
 use crate::hosts::tests::ring_of;
 use crate::nodes::Nodes;
+use crate::object_read::{ObjectRead, Reading};
 use crate::rings::LoadedRing;
 use crate::whole_write::{Answering, Called, Change, Prepared, TakesCalls, WholeWrite};
 
@@ -340,6 +341,10 @@ impl TakesCalls for TakesMost {
                 body,
             }
         }))
+    }
+
+    fn read<'a>(&'a self, _: &'a ObjectRead<'a>, _: &Node) -> Option<Reading<'a>> {
+        None
     }
 }
 

@@ -20,7 +20,8 @@ impl Proxy {
         } else {
             let query = incoming.parts.uri.query().map(str::to_owned);
             let kind = ServerKind::Object;
-            self.read(incoming, kind, location.ring, location.partition, query)
+            let (ring, partition, hash) = (location.ring, location.partition, location.hash);
+            self.read(incoming, kind, ring, partition, query, Some(hash))
                 .await
         };
         if let Some(bare) = without_swift_bytes(&response) {

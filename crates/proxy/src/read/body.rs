@@ -130,7 +130,7 @@ struct Source {
 }
 
 struct PassedOn {
-    read: Read,
+    read: Read<'static>,
     wanted: Wanted,
     source: Source,
     /// New bytes that arrived in one chunk with bytes that the client already has.
@@ -143,7 +143,7 @@ struct PassedOn {
 
 /// A body that continues from another replica if its source fails.
 pub(super) fn passed_on(
-    read: Read,
+    read: Read<'static>,
     node: Node,
     headers: &HeaderMap,
     body: Body,
@@ -266,7 +266,7 @@ impl PassedOn {
 impl Source {
     /// The next chunk, or the reason why there is none. The last one is returned after it was
     /// verified together with all before it, if that must be done here.
-    async fn next_chunk(&mut self, read: &Read, wanted: &Wanted) -> Result<Bytes, String> {
+    async fn next_chunk(&mut self, read: &Read<'_>, wanted: &Wanted) -> Result<Bytes, String> {
         let next = self.body.next_chunk_within(read.timeout);
         let chunk = match read.backends.unless_hung(self.node.address, next).await {
             Some(Some(Ok(chunk))) => chunk,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, BodyError, Request, Response, Service, ServiceFuture, respond};
-use cairn_peer::Backends;
+use cairn_peer::object_read::{ObjectRead, Reading};
+use cairn_peer::whole_write::Answering;
+use cairn_peer::{Backends, Node, TakesCalls, WholeWrite};
 use cairn_proxy::Proxy;
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
@@ -55,12 +57,32 @@ pub(crate) struct Fake {
     /// Policy of the container with the objects.
     policy: Arc<AtomicU32>,
     asked_for_info: Arc<AtomicU32>,
+    /// Reads by a call.
+    called: Arc<AtomicU32>,
     object: Bytes,
 }
 
 impl Service for Fake {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         Box::pin(self.answer(request))
+    }
+}
+
+/// Reads by a call are answered as requests are.
+impl TakesCalls for Fake {
+    fn write(&self, _: &Arc<WholeWrite>, _: usize, _: &Node) -> Option<Answering> {
+        None
+    }
+
+    fn read<'a>(&'a self, read: &'a ObjectRead<'a>, node: &Node) -> Option<Reading<'a>> {
+        assert_eq!(node.device.device, self.device);
+        let method = if read.is_head { "HEAD" } else { "GET" };
+        let uri = format!("/{}/{}{}", self.device, read.partition, read.path);
+        let request = http::Request::builder().method(method).uri(uri);
+        let mut request = request.body(Body::empty()).unwrap();
+        *request.headers_mut() = read.headers.clone();
+        self.called.fetch_add(1, Ordering::Relaxed);
+        Some(Box::pin(self.answer(request)))
     }
 }
 
@@ -204,6 +226,7 @@ pub(crate) struct Cluster {
     pub(crate) seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
     pub(crate) policy: Arc<AtomicU32>,
     pub(crate) asked_for_info: Arc<AtomicU32>,
+    pub(crate) called: Arc<AtomicU32>,
     _dir: tempfile::TempDir,
 }
 
@@ -270,19 +293,23 @@ impl Cluster {
         let backends = Backends::new(Duration::from_millis(200));
         let (moods, seen) = (Arc::default(), Arc::default());
         let (policy, asked_for_info) = (Arc::default(), Arc::default());
+        let called: Arc<AtomicU32> = Arc::default();
         for id in 0..DEVICES {
             let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + id).parse().unwrap();
-            backends.register_local(
-                address,
-                Arc::new(Fake {
-                    device: format!("d{id}"),
-                    moods: Arc::clone(&moods),
-                    seen: Arc::clone(&seen),
-                    policy: Arc::clone(&policy),
-                    asked_for_info: Arc::clone(&asked_for_info),
-                    object: Bytes::copy_from_slice(object),
-                }),
-            );
+            let fake = Arc::new(Fake {
+                device: format!("d{id}"),
+                moods: Arc::clone(&moods),
+                seen: Arc::clone(&seen),
+                policy: Arc::clone(&policy),
+                asked_for_info: Arc::clone(&asked_for_info),
+                called: Arc::clone(&called),
+                object: Bytes::copy_from_slice(object),
+            });
+            backends.register_local(address, fake.clone());
+            // Some of the servers take reads by a call.
+            if id % 2 == 0 {
+                backends.register_calls(address, fake);
+            }
         }
         let mut pairs = vec![
             ("node_timeout", node_timeout),
@@ -298,6 +325,7 @@ impl Cluster {
             seen,
             policy,
             asked_for_info,
+            called,
             _dir: dir,
         }
     }

@@ -28,6 +28,22 @@ async fn a_read_goes_on_with_another_replica_where_one_broke_off() {
     }
 }
 
+/// Half of the servers take calls: it begins at one, and goes on by a request.
+#[tokio::test]
+async fn a_read_by_a_call_goes_on_by_a_request() {
+    let cluster = Cluster::new(&object());
+    cluster.set_primaries([Mood::BreaksOff; 3]);
+    for id in handoffs() {
+        cluster.set(id, Mood::Well);
+    }
+    for _ in 0..20 {
+        let (status, body) = cluster.get(&[("range", "bytes=10-")]).await;
+        assert!(status == 206 && body.unwrap() == object()[10..], "{status}");
+    }
+    let called = cluster.called.load(Ordering::Relaxed);
+    assert!((1..=20).contains(&called), "{called}");
+}
+
 #[tokio::test]
 async fn a_read_that_nobody_can_finish_is_broken_off() {
     let cluster = Cluster::new(&object());

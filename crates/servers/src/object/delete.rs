@@ -14,7 +14,7 @@ use http::request::Parts;
 use super::owed::{owes_row, tombstone_of};
 use super::promise;
 use super::status::{self, Previous, Refusal};
-use super::target::{RESERVED, Target, required_timestamp};
+use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
 use super::{Inner, to_the_end};
 
@@ -37,12 +37,12 @@ pub(super) struct Deletion {
 }
 
 /// Replaces an object by a tombstone, in one job. `if_delete_at`: only if it still expires then; `owes`: its row is
-/// owed.
+/// owed; `is_type_needless`: the answer need not have the type of what was there.
 pub(super) async fn write_tombstone(
     (device, engine, key): (&Arc<Device>, &Arc<dyn Engine>, &ObjectKey),
     timestamp: Timestamp,
     if_delete_at: Option<Timestamp>,
-    owes: bool,
+    (owes, is_type_needless): (bool, bool),
 ) -> Result<Deletion, DiskError> {
     let (kept_engine, own) = (engine.clone(), key.clone());
     let write = move |disk: &Disk, known: Option<Known>| {
@@ -74,11 +74,9 @@ pub(super) async fn write_tombstone(
         };
         Ok(deleted.map(ended))
     };
-    // Object versioning asks what a version was, whose name is reserved.
-    let is_asked_for = key.name.contains(RESERVED);
     let look = |disk: &Disk| {
         let known = engine.at_hand(disk, key, 0);
-        known.filter(|known| !(is_asked_for && matches!(known, Known::Lasting(_))))
+        known.filter(|known| is_type_needless || !matches!(known, Known::Lasting(_)))
     };
     let written = match engine.hands_writes_over() {
         true => device.commit_at_hand(look, write),
@@ -104,8 +102,8 @@ impl Deletion {
         expiry.filter(|_| self.refused.is_none())
     }
 
-    /// What the answer says: the version before, which decides it, the newer one of the two times, and the metadata
-    /// of that version, where it was read.
+    /// The version before, which decides the answer, the newer one of the two times, and the metadata of that
+    /// version, where it was read.
     pub(super) fn answer(self) -> Result<(Previous, Timestamp, Option<Metadata>), Refusal> {
         let before = self.before;
         match self.refused {
@@ -137,7 +135,7 @@ impl Inner {
         let mut writing = self.begin_promised(&parts, &target)?;
         let object = (&target.device, &target.engine, &target.key);
         let owes = owes_row(&parts.headers);
-        let written = write_tombstone(object, timestamp, if_delete_at, owes).await;
+        let written = write_tombstone(object, timestamp, if_delete_at, (owes, false)).await;
         let written = written.map_err(Refusal::from);
         match (&mut writing, &written) {
             (Some(writing), Ok(deletion)) if deletion.refused.is_some() => writing.is_not_written(),

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_disk::engine::Content;
-use cairn_disk::{ObjectInfo, OpenObject, OpenOptions};
+use cairn_disk::{ObjectInfo, ObjectKey, OpenObject, OpenOptions};
 use cairn_formats::conditional::{Conditions, Verdict};
 use cairn_formats::range::{
     Multipart, Selection, content_range, content_range_unsatisfied, select,
 };
 use cairn_http::respond::{header, set};
 use cairn_http::{Body, Response};
+use cairn_peer::Node;
+use cairn_peer::object_read::{ObjectRead, Reading};
+use cairn_types::Timestamp;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 
 use super::body::{multipart_body, range_body};
@@ -31,13 +34,46 @@ const INLINE_MAX_BYTES: u64 = 64 << 10;
 /// clients get corrupt content once, as from Swift's object server, and must verify it themselves.
 const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
 
+/// Request header of daemons.
+const REPLICATION: HeaderName = HeaderName::from_static("x-backend-replication");
+
+/// A read, by a request or a call.
+struct Asked<'a> {
+    headers: &'a HeaderMap,
+    target: Target,
+    now: Timestamp,
+}
+
 impl Inner {
     pub(super) async fn get(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
-        let conditions = conditions(&parts.headers);
-        let target = self.target(parts)?;
+        let asked = Asked {
+            headers: &parts.headers,
+            target: self.target(parts)?,
+            now: timestamp_or_now(parts, self)?,
+        };
         let refuses = flag(&parts.headers, REFUSE_UNSOUND);
+        self.get_asked(asked, refuses).await
+    }
+
+    pub(super) async fn head(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
+        let asked = Asked {
+            headers: &parts.headers,
+            target: self.target(parts)?,
+            now: timestamp_or_now(parts, self)?,
+        };
+        self.head_asked(asked).await
+    }
+
+    /// `refuses`: content that does not match its ETag is not sent to its end.
+    async fn get_asked(
+        self: &Arc<Self>,
+        asked: Asked<'_>,
+        refuses: bool,
+    ) -> Result<Response, Refusal> {
+        let (headers, target) = (asked.headers, &asked.target);
+        let conditions = conditions(headers);
         let limit = if refuses { INLINE_MAX_BYTES } else { 1 };
-        let mut open = match self.open(parts, &target, limit).await {
+        let mut open = match self.open(&asked, limit).await {
             Ok(open) => open,
             Err(refusal) => return missing(refusal, &conditions),
         };
@@ -47,32 +83,31 @@ impl Inner {
         };
         let mut response = status::object();
         show(response.headers_mut(), &open.info, &self.config);
-        if !apply(&conditions, &parts.headers, &open.info, &mut response) {
+        if !apply(&conditions, headers, &open.info, &mut response) {
             return Ok(response);
         }
         if refuses && open.is_checked {
             set(response.headers_mut(), REFUSE_UNSOUND, "true");
         }
-        let range = header(&parts.headers, "range");
-        let range = range.filter(|_| !ignores_range(&parts.headers, &open.info));
+        let range = header(headers, "range");
+        let range = range.filter(|_| !ignores_range(headers, &open.info));
         match select(range, open.info.size) {
             Selection::Whole => {
                 let all = 0..open.info.size;
-                *response.body_mut() = range_body(self, &target, &open.info, open.content, all);
+                *response.body_mut() = range_body(self, target, &open.info, open.content, all);
             }
-            Selection::One(range) => self.one_range(&mut response, &target, open, range),
+            Selection::One(range) => self.one_range(&mut response, target, open, range),
             Selection::Several(ranges) => {
-                self.several_ranges(&mut response, &target, open, &ranges);
+                self.several_ranges(&mut response, target, open, &ranges);
             }
             Selection::Unsatisfiable => unsatisfiable(&mut response, open.info.size),
         }
         Ok(response)
     }
 
-    pub(super) async fn head(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
-        let conditions = conditions(&parts.headers);
-        let target = self.target(parts)?;
-        let open = match self.open(parts, &target, 0).await {
+    async fn head_asked(self: &Arc<Self>, asked: Asked<'_>) -> Result<Response, Refusal> {
+        let conditions = conditions(asked.headers);
+        let open = match self.open(&asked, 0).await {
             Ok(open) => open,
             Err(refusal) => {
                 // The head alone.
@@ -81,21 +116,17 @@ impl Inner {
         };
         let mut response = status::object();
         show(response.headers_mut(), &open.info, &self.config);
-        apply(&conditions, &parts.headers, &open.info, &mut response);
+        apply(&conditions, asked.headers, &open.info, &mut response);
         Ok(response)
     }
 
-    async fn open(
-        &self,
-        parts: &Parts,
-        target: &Target,
-        inline_limit: u64,
-    ) -> Result<OpenObject, Refusal> {
+    async fn open(&self, asked: &Asked<'_>, inline_limit: u64) -> Result<OpenObject, Refusal> {
+        let target = &asked.target;
         let options = OpenOptions {
-            now: timestamp_or_now(parts, self)?,
-            open_expired: opens_expired(&parts.headers),
+            now: asked.now,
+            open_expired: opens_expired(asked.headers),
             inline_limit,
-            fragment: preferred(&parts.headers)?,
+            fragment: preferred(asked.headers)?,
         };
         let cached = target.device.read_cached(&target.key.hash, |disk| {
             target.engine.open_cached(disk, &target.key, &options)
@@ -144,6 +175,50 @@ impl Inner {
         headers.insert(CONTENT_LENGTH, multipart.total_length(ranges).into());
         let body = multipart_body(self, target, &open.info, open.content, ranges, &multipart);
         *response.body_mut() = body;
+    }
+}
+
+impl Inner {
+    /// Reads by a call; `None`: the server wants the request.
+    pub(super) fn read_by_call<'a>(
+        self: &'a Arc<Self>,
+        read: &'a ObjectRead<'a>,
+        node: &Node,
+    ) -> Option<Reading<'a>> {
+        // A daemon's read yields to clients', and that of another cluster has other hashes.
+        let is_own = *read.hash_path == self.config.hash_path;
+        if !is_own || read.headers.contains_key(REPLICATION) {
+            return None;
+        }
+        self.check_names(read.account, read.container, read.object)
+            .ok()?;
+        self.config.policies.by_index(read.policy)?;
+        let target = Target {
+            device: self.device(&node.device.device).ok()?,
+            engine: self.engine(read.policy).ok()?,
+            key: ObjectKey {
+                policy: read.policy,
+                partition: read.partition,
+                hash: read.hash,
+                name: read.path.clone(),
+            },
+            account: read.account.to_owned(),
+            container: read.container.to_owned(),
+            object: read.object.to_owned(),
+        };
+        let asked = Asked {
+            headers: read.headers,
+            target,
+            now: read.timestamp,
+        };
+        Some(Box::pin(async move {
+            let answer = match read.is_head {
+                true => Box::pin(self.head_asked(asked)).await,
+                // Proxies fail over where content is unsound.
+                false => self.get_asked(asked, true).await,
+            };
+            answer.unwrap_or_else(Refusal::into_response)
+        }))
     }
 }
 

@@ -21,6 +21,7 @@ macro_rules! over_engines {
 }
 
 mod engines;
+mod object_read;
 mod promises;
 mod reads;
 mod ssync;

@@ -11,6 +11,7 @@ use cairn_disk::owed::Debt;
 use cairn_disk::{Device, DiskError, Durability, Engine, Metadata, ObjectKey};
 use cairn_http::Response;
 use cairn_index::{DbKey, DbKind, ObjectRow};
+use cairn_peer::object_read::{ObjectRead, Reading};
 use cairn_peer::whole_write::{Answering, Called};
 use cairn_peer::{Change, Node, TakesCalls, WholeWrite, backend_uri};
 use cairn_types::ObjectHash;
@@ -76,6 +77,10 @@ impl TakesCalls for ObjectServer {
             }
         }))
     }
+
+    fn read<'a>(&'a self, read: &'a ObjectRead<'a>, node: &Node) -> Option<Reading<'a>> {
+        self.0.read_by_call(read, node)
+    }
 }
 
 impl Inner {
@@ -101,7 +106,7 @@ impl Inner {
         config.policies.by_index(write.policy)?;
         let (change, row) = match &write.change {
             Change::Put { body, md5 } => self.plain_put(write, body, *md5)?,
-            // Who deletes a version is told what it was.
+            // The answer says what a version was.
             Change::Delete if write.container.contains(RESERVED) => return None,
             Change::Delete => (
                 PlainChange::Delete,
@@ -201,7 +206,7 @@ impl Inner {
         let key = key_of(write, plain);
         let object = (&replica.device, &plain.engine, &key);
         let owes = write.heads.tells(replica.number);
-        let mut deletion = write_tombstone(object, write.timestamp, None, owes).await?;
+        let mut deletion = write_tombstone(object, write.timestamp, None, (owes, true)).await?;
         let (expiry, debt) = (deletion.expiry(), deletion.row());
         self.follow(write, plain, replica, (expiry, debt)).await?;
         let (previous, newer, _) = deletion.answer()?;

@@ -51,8 +51,15 @@ impl Proxy {
         let mut response = if *incoming.method() == Method::HEAD {
             let query = incoming.parts.uri.query().map(str::to_owned);
             let kind = ServerKind::Object;
-            self.read(incoming, kind, location.ring, location.partition, query)
-                .await
+            self.read(
+                incoming,
+                kind,
+                location.ring,
+                location.partition,
+                query,
+                None,
+            )
+            .await
         } else {
             self.get_fragments(incoming, location, erasure).await
         };

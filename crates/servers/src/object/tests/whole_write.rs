@@ -220,6 +220,21 @@ async fn a_called_deletion_takes_an_expiry_out_of_the_queue(kind: Kind) {
     assert_eq!(world.pending_ops(), ["DELETE"]);
 }
 
+/// Names that begin with a NUL: the answer says what a version was.
+async fn a_version_is_read_before_it_is_deleted(kind: Kind) {
+    let world = world(kind);
+    let path = "/sda1/7/a/%00versions%00c/%00o%001";
+    let times = |at: &str| format!("x-timestamp: {at}");
+    let headers = ["content-type: a/marker", "content-length: 0", &times(T[1])];
+    let put = world.send_to("PUT", path, &headers, Body::empty()).await;
+    assert_eq!(put.status, 201);
+    let deleted = world
+        .send_to("DELETE", path, &[&times(T[2])], Body::empty())
+        .await;
+    assert_eq!(deleted.status, 204);
+    assert_eq!(deleted.header("x-backend-content-type"), "a/marker");
+}
+
 async fn a_deletion_that_is_not_plain_comes_as_a_request(kind: Kind) {
     let world = world(kind);
     let (container, _) = world.container_server(201);
@@ -318,5 +333,6 @@ over_engines!(
     another_server_checks_for_itself,
     a_called_deletion_does_what_its_request_does,
     a_called_deletion_takes_an_expiry_out_of_the_queue,
+    a_version_is_read_before_it_is_deleted,
     a_deletion_that_is_not_plain_comes_as_a_request,
 );
