@@ -46,7 +46,11 @@ pub fn unquote(text: &str) -> Result<String, NotUtf8> {
 /// # Errors
 /// Bytes that are not UTF-8.
 pub fn unquoted(text: &str) -> Result<Cow<'_, str>, NotUtf8> {
-    percent_decode_str(text).decode_utf8().map_err(|_| NotUtf8)
+    // Most paths have nothing to decode, and each request asks half a dozen times.
+    match text.as_bytes().contains(&b'%') {
+        false => Ok(Cow::Borrowed(text)),
+        true => percent_decode_str(text).decode_utf8().map_err(|_| NotUtf8),
+    }
 }
 
 /// A query string's parameters in order, decoded; `+` is a space. At most 1,000 are read.
@@ -149,7 +153,13 @@ pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Segm
     };
     let most = if rest { max } else { max + 1 };
     let mut count = 0;
-    for segment in body.splitn(most, '/') {
+    // By its bytes, which for segments of a few is several times as quick as `str::splitn`.
+    let slashes = body.bytes().enumerate().filter(|(_, byte)| *byte == b'/');
+    let ends = slashes.map(|(at, _)| at).take(most.saturating_sub(1));
+    let mut from = 0;
+    for end in ends.chain([body.len()]).take(most) {
+        let segment = &body[from..end];
+        from = end + 1;
         count += 1;
         if count <= max {
             *segments.all.get_mut(count - 1)? = Some(segment).filter(|s| !s.is_empty());

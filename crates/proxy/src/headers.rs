@@ -153,12 +153,8 @@ pub(crate) fn passed_on(mut headers: Headers) -> HeaderMap {
     if let Some(etag) = headers.get_mut(ETAG)
         && etag.as_bytes().contains(&b'"')
     {
-        let bare: Vec<u8> = etag
-            .as_bytes()
-            .iter()
-            .copied()
-            .filter(|b| *b != b'"')
-            .collect();
+        let mut bare = etag.as_bytes().to_vec();
+        bare.retain(|byte| *byte != b'"');
         if let Ok(bare) = HeaderValue::try_from(bare) {
             *etag = bare;
         }

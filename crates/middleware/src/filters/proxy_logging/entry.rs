@@ -10,7 +10,7 @@ use cairn_http::params::{split_path, unquote};
 use cairn_http::{Request, Response, respond};
 use cairn_types::Timestamp;
 use cairn_types::metadata::title_case;
-use http::header::{ETAG, HOST, HeaderMap, HeaderValue, REFERER, USER_AGENT};
+use http::header::{ETAG, HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
 use http::{Method, Uri, Version};
 use tracing::info;
 
@@ -44,7 +44,10 @@ const SENSITIVE_PARAMS: [&str; 4] = [
     "X-Amz-Signature",
     "swiftinfo_sig",
 ];
-const POLICY_INDEX: &str = "x-backend-storage-policy-index";
+const POLICY_INDEX: HeaderName = HeaderName::from_static("x-backend-storage-policy-index");
+const CLIENT_IP: HeaderName = HeaderName::from_static("x-cluster-client-ip");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
 
 pub(super) struct Entry {
     format: Arc<Format>,
@@ -84,12 +87,12 @@ impl Entry {
             uri: request.uri().clone(),
             version: request.version(),
             headers: Headers {
-                client_ip: headers.get("x-cluster-client-ip").cloned(),
-                forwarded_for: headers.get("x-forwarded-for").cloned(),
+                client_ip: headers.get(CLIENT_IP).cloned(),
+                forwarded_for: headers.get(FORWARDED_FOR).cloned(),
                 host: headers.get(HOST).cloned(),
                 referer: headers.get(REFERER).cloned(),
                 user_agent: headers.get(USER_AGENT).cloned(),
-                auth_token: headers.get("x-auth-token").cloned(),
+                auth_token: headers.get(AUTH_TOKEN).cloned(),
                 etag: headers.get(ETAG).cloned(),
                 policy_index: headers.get(POLICY_INDEX).cloned(),
             },

@@ -167,9 +167,9 @@ impl<'l> Encoder<'l> {
             rest /= 10;
         }
         let from = at.min(text.len() - digits.min(text.len()));
-        // Digits need no encoding.
+        // Digits need no encoding, and are UTF-8.
         self.line
-            .extend(text[from..].iter().map(|&digit| char::from(digit)));
+            .push_str(std::str::from_utf8(&text[from..]).unwrap_or_default());
     }
 }
 
