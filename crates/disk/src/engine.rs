@@ -43,7 +43,7 @@ pub use content::{Content, StoredContent};
 pub use handover::{Contents, Handover, ObjectState, Purge, ReplicationLock, Reverted};
 pub use inventory::{Inventory, Sendable};
 pub use key::{ObjectId, ObjectKey, PartitionKey, Suspect};
-pub use object::{Durability, Known, ObjectEngine, ObjectWriter, OpenObject, Seen};
+pub use object::{AtHand, Durability, Known, ObjectEngine, ObjectWriter, OpenObject, Seen};
 pub use relinking::{Collision, Move, OldNames, Relinked, Relinking};
 pub use rsync::Rsync;
 pub use suffix_hash::{Counted, FragmentHashes, Hashed, SuffixHash, SuffixHasher};

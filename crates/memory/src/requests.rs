@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::{Content, InfoError, Known, Seen, StoredContent};
+use cairn_disk::engine::{AtHand, Content, InfoError, Known, Seen, StoredContent};
 use cairn_disk::layout::{FileKind, OnDiskFiles};
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
 use cairn_disk::steps::Step;
@@ -306,12 +306,12 @@ impl ObjectEngine for MemoryEngine {
         true
     }
 
-    fn at_hand(&self, disk: &Disk, key: &ObjectKey, _bytes: usize) -> Option<Known> {
+    fn at_hand(&self, disk: &Disk, key: &ObjectKey, _bytes: usize) -> Option<AtHand> {
         if self.unique_fragments(key.policy).is_some() {
             return None;
         }
         let options = OpenOptions::metadata(Timestamp::ZERO);
-        match self.open_any(disk, key.id(), Some(&key.name), &options) {
+        let known = match self.open_any(disk, key.id(), Some(&key.name), &options) {
             Ok((_, open)) => {
                 let info = open.info;
                 let at = info.data_timestamp;
@@ -321,7 +321,10 @@ impl ObjectEngine for MemoryEngine {
             Err(DiskError::NotExist) => Some(Known::Absent),
             Err(DiskError::Deleted { timestamp }) => Some(Known::Deleted(timestamp)),
             Err(_) => None,
-        }
+        };
+        let known = known?;
+        let engine = Arc::new(self.clone());
+        Some(AtHand { engine, known })
     }
 
     fn put_small(

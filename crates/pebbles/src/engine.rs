@@ -63,6 +63,8 @@ pub struct PebblesEngine {
     inner: Arc<Inner>,
     /// Content that is read whole is held against its ETag, beside its checksum.
     is_audit: bool,
+    /// A store for operations that must not wait for one.
+    held: Option<Arc<Opened>>,
 }
 
 struct Inner {
@@ -103,7 +105,22 @@ impl PebblesEngine {
                 stores,
             }),
             is_audit: false,
+            held: None,
         }
+    }
+
+    /// This engine with a store that stays open as long as it is there.
+    fn holding(&self, opened: Arc<Opened>) -> Self {
+        PebblesEngine {
+            held: Some(opened),
+            ..self.clone()
+        }
+    }
+
+    /// The store that is held, if it is this one.
+    fn held(&self, disk: &Disk, policy: PolicyIndex) -> Option<Arc<Opened>> {
+        let is_it = |held: &&Arc<Opened>| held.device == disk.name() && held.policy == policy;
+        self.held.as_ref().filter(is_it).cloned()
     }
 
     fn unique_fragments(&self, policy: PolicyIndex) -> Option<u32> {
@@ -112,6 +129,9 @@ impl PebblesEngine {
 
     /// The store of a policy, made where there is none.
     fn store(&self, disk: &Disk, policy: PolicyIndex) -> Result<Arc<Opened>, DiskError> {
+        if let Some(held) = self.held(disk, policy) {
+            return Ok(held);
+        }
         let unique = self.unique_fragments(policy);
         self.inner
             .stores
@@ -124,7 +144,8 @@ impl PebblesEngine {
         disk: &Disk,
         policy: PolicyIndex,
     ) -> Result<Option<Arc<Opened>>, DiskError> {
-        if let Some(opened) = self.inner.stores.opened(disk.name(), policy) {
+        let held = self.held(disk, policy);
+        if let Some(opened) = held.or_else(|| self.inner.stores.opened(disk.name(), policy)) {
             return Ok(Some(opened));
         }
         match stores::is_there(disk, policy) {
@@ -154,6 +175,7 @@ impl Engine for PebblesEngine {
         Arc::new(PebblesEngine {
             inner: self.inner.clone(),
             is_audit: true,
+            held: None,
         })
     }
 }

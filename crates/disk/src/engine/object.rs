@@ -1,11 +1,13 @@
 //! The request's part of the seam: reading and writing objects.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_device::Debt;
 use cairn_types::Timestamp;
 
+use super::Engine;
 use super::content::Content;
 use super::key::{ObjectKey, Suspect};
 use crate::device_pool::Disk;
@@ -57,6 +59,12 @@ pub enum Known {
     Deleted(Timestamp),
     /// There is content of this time, which never expires.
     Lasting(Timestamp),
+}
+
+/// An engine that holds what a write needs, and is to be dropped at once.
+pub struct AtHand {
+    pub engine: Arc<dyn Engine>,
+    pub known: Known,
 }
 
 /// An upload in progress; dropped without a commit, it is discarded.
@@ -139,10 +147,10 @@ pub trait ObjectEngine: Send + Sync {
         false
     }
 
-    /// An object as it is known, where it can be replaced without a disk before the write is handed to a
-    /// thread of the engine's own: `put_small` of so many bytes, or `delete`, may be done on a thread that
-    /// must not block.
-    fn at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> Option<Known> {
+    /// This engine for a write that waits for nothing before it is handed to a thread of the engine's own, and
+    /// the object as it is known: with what this gives, `put_small` of so many bytes, or `delete`, may be done
+    /// on a thread that must not block. `None`: the write may have to wait, or the object is not known.
+    fn at_hand(&self, _disk: &Disk, _key: &ObjectKey, _bytes: usize) -> Option<AtHand> {
         None
     }
 

@@ -214,7 +214,10 @@ fn an_object_from_put_to_delete() {
 fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
     let mut setup = Setup::new(false);
     let key = key("o");
-    let known = |setup: &Setup, bytes| setup.engine.at_hand(&setup.disk, &key, bytes);
+    let known = |setup: &Setup, bytes| {
+        let at_hand = setup.engine.at_hand(&setup.disk, &key, bytes);
+        at_hand.map(|at_hand| at_hand.known)
+    };
     assert_eq!(known(&setup, 5), None, "its volumes are not open");
     put(
         &setup.engine,
@@ -246,7 +249,10 @@ fn a_put_is_at_hand_where_nothing_is_to_be_read_before() {
 #[test]
 fn what_expires_or_was_posted_to_has_to_be_read() {
     let setup = Setup::new(false);
-    let known = |key: &ObjectKey| setup.engine.at_hand(&setup.disk, key, 5);
+    let known = |key: &ObjectKey| {
+        let at_hand = setup.engine.at_hand(&setup.disk, key, 5);
+        at_hand.map(|at_hand| at_hand.known)
+    };
     let expires = |key: &ObjectKey, name: &str| {
         let mut metadata = metadata(1_000_000, b"body");
         metadata.set(name, "4000000000");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::{Known, Seen};
+use cairn_disk::engine::{AtHand, Known, Seen};
 use cairn_disk::metadata::{FRAGMENT_INDEX, NAME};
 use cairn_disk::owed::Debt;
 use cairn_disk::staged_file::{Reserve, StagedFile, just_link};
@@ -210,14 +210,15 @@ impl ObjectEngine for PebblesEngine {
         true
     }
 
-    /// Its index knows an object of a single record.
-    fn at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> Option<Known> {
+    /// Its index knows an object of a single record. While the engine that this gives is there, its volumes are
+    /// handed over to no other process.
+    fn at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> Option<AtHand> {
         let opened = self.inner.stores.opened(disk.name(), key.policy)?;
         let store = opened.store();
         if bytes > BODY_MAX || store.is_poisoned() {
             return None;
         }
-        match store.index().get(key.partition, key.hash)[..] {
+        let known = match store.index().get(key.partition, key.hash)[..] {
             [] => Some(Known::Absent),
             [only] => match only.kind {
                 EntryKind::Tombstone => Some(Known::Deleted(only.timestamp)),
@@ -227,7 +228,10 @@ impl ObjectEngine for PebblesEngine {
                 _ => None,
             },
             _ => None,
-        }
+        };
+        let known = known?;
+        let engine = Arc::new(self.holding(opened));
+        Some(AtHand { engine, known })
     }
 
     fn put_small(

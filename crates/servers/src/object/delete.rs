@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::engine::{Known, Seen};
+use cairn_disk::engine::{AtHand, Known, Seen};
 use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
 use cairn_disk::{Device, Disk, DiskError, Engine, Metadata, ObjectInfo, ObjectKey, OpenOptions};
@@ -45,8 +45,10 @@ pub(super) async fn write_tombstone(
     (owes, is_type_needless): (bool, bool),
 ) -> Result<Deletion, DiskError> {
     let (kept_engine, own) = (engine.clone(), key.clone());
-    let write = move |disk: &Disk, known: Option<Known>| {
-        let (engine, key) = (kept_engine, own);
+    let write = move |disk: &Disk, at_hand: Option<AtHand>| {
+        let known = at_hand.as_ref().map(|at_hand| at_hand.known);
+        let engine = at_hand.map_or(kept_engine, |at_hand| at_hand.engine);
+        let key = own;
         let (mut before, seen) = match known {
             Some(known) => (before_known(known, timestamp), None),
             None => look(&*engine, disk, &key, timestamp)?,
@@ -75,8 +77,8 @@ pub(super) async fn write_tombstone(
         Ok(deleted.map(ended))
     };
     let look = |disk: &Disk| {
-        let known = engine.at_hand(disk, key, 0);
-        known.filter(|known| is_type_needless || !matches!(known, Known::Lasting(_)))
+        let at_hand = engine.at_hand(disk, key, 0);
+        at_hand.filter(|at_hand| is_type_needless || !matches!(at_hand.known, Known::Lasting(_)))
     };
     let written = match engine.hands_writes_over() {
         true => device.commit_at_hand(look, write),

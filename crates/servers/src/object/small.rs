@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_disk::engine::Known;
+use cairn_disk::engine::{AtHand, Known};
 use cairn_disk::owed::Debt;
 use cairn_disk::steps::Step;
 use cairn_disk::{
@@ -48,8 +48,10 @@ pub(super) async fn write_whole(
     let (kept_engine, own) = (engine.clone(), key.clone());
     // A tag is compared with what is stored.
     let has_tags = check.if_none_match.is_some();
-    let write = move |disk: &Disk, known: Option<Known>| {
-        let (engine, key) = (&*kept_engine, own);
+    let write = move |disk: &Disk, at_hand: Option<AtHand>| {
+        let known = at_hand.as_ref().map(|at_hand| at_hand.known);
+        let engine = at_hand.map_or(kept_engine, |at_hand| at_hand.engine);
+        let (engine, key) = (&*engine, own);
         let checked = match known {
             Some(known) => check_known(known, check.timestamp),
             None => check_existing(engine, disk, &key, check)?,
@@ -72,8 +74,8 @@ pub(super) async fn write_whole(
         Ok(written.map(move |debt| Ok((existing, metadata, debt))))
     };
     let look = |disk: &Disk| {
-        let known = engine.at_hand(disk, key, bytes);
-        known.filter(|known| !(has_tags && matches!(known, Known::Lasting(_))))
+        let at_hand = engine.at_hand(disk, key, bytes);
+        at_hand.filter(|at_hand| !(has_tags && matches!(at_hand.known, Known::Lasting(_))))
     };
     let written = match engine.hands_writes_over() {
         true => device.commit_at_hand(look, write),

@@ -141,6 +141,37 @@ fn what_is_under_way_is_not_cut_off() {
     assert_eq!(read(one, disk, "p").unwrap(), "other");
 }
 
+/// Between the look and the write of a put at hand, on a thread that must not block, volumes are handed over to
+/// nobody: it waits neither for what drains nor for the other process.
+#[test]
+fn a_put_at_hand_waits_for_no_hand_over() {
+    const AT_ONCE: Duration = Duration::from_millis(100);
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    thread::scope(|scope| {
+        let at_hand = one.at_hand(disk, &key("new"), 5).unwrap().engine;
+        let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
+        // Its turn has come: new operations wait for it.
+        let begun = Instant::now();
+        while one.inner.stores.opened("d", AT.policy).is_some() {
+            assert!(begun.elapsed() < LET_IN_MAX, "nobody is let in");
+        }
+        let begun = Instant::now();
+        let options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
+        let open = at_hand.open(disk, &key("new"), &options);
+        assert!(matches!(open, Err(DiskError::NotExist)));
+        let (body, metadata) = (Bytes::from_static(b"bytes"), metadata(1_000_000, b"bytes"));
+        let step = at_hand.put_small(disk, &key("new"), body, metadata, Durability::AtOnce);
+        drop(at_hand);
+        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+        step.unwrap().finish(disk).unwrap();
+        waiting.join().unwrap();
+    });
+    assert_eq!(read(&other, disk, "new").unwrap(), "bytes");
+}
+
 /// A process that waits and is stopped costs those that work little, and nothing when it is killed.
 #[test]
 fn a_sign_that_nobody_follows_is_soon_overlooked() {
