@@ -282,7 +282,36 @@ mod tests {
         assert!(!patience.is_over(seconds(1), seconds(1)));
         assert!(patience.is_over(seconds(2), seconds(1)));
         assert!(patience.is_over(HOLD_MAX, seconds(9)));
+    }
+
+    #[test]
+    fn what_goes_on_for_too_long_is_left_alone_for_a_while() {
+        let (patience, long) = (Patience::default(), 2 * HOLD_MAX);
         patience.disturbed();
-        assert!(!patience.is_over(seconds(9), Duration::ZERO));
+        assert!(!patience.is_over(long, Duration::ZERO));
+        // It ended, and others were let in.
+        patience.made_way(None);
+        assert!(patience.is_over(long, Duration::ZERO));
+        let before = |age| Instant::now().checked_sub(age);
+        patience.0.lock().disturbed = before(DISTURB_INTERVAL - Duration::from_millis(100));
+        assert!(!patience.is_over(long, Duration::ZERO));
+        patience.0.lock().disturbed = before(DISTURB_INTERVAL);
+        assert!(patience.is_over(long, Duration::ZERO));
+    }
+
+    #[test]
+    fn however_often_nobody_comes_there_is_a_longest_time() {
+        let patience = Patience::default();
+        for _ in 0..2 {
+            patience.0.lock().spurned = SPURNED_MAX;
+            patience.made_way(None);
+            let door = Fake {
+                wanted: RefCell::new(vec![true; usize::from(u16::MAX)]),
+                ..Fake::default()
+            };
+            wait(&patience, &door).unwrap();
+            assert_eq!(patience.0.lock().spurned, SPURNED_MAX);
+        }
+        assert!(patience.is_over(HOLD_MIN * (1 << SPURNED_MAX), Duration::ZERO));
     }
 }

@@ -82,7 +82,7 @@ impl Opened {
     }
 
     /// Whether another process waits for it, and it is that one's turn.
-    fn is_due_to_others(&self, slot: &Slot<Opened>) -> bool {
+    pub(super) fn is_due_to_others(&self, slot: &Slot<Opened>) -> bool {
         let may_be = self.takes_turns
             && slot.patience.is_over(self.began.elapsed(), self.opening)
             && self.folder.is_open();

@@ -20,6 +20,14 @@ fn setup() -> Setup {
     setup
 }
 
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LET_IN_MAX, "it does not come");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn read(engine: &PebblesEngine, disk: &Disk, name: &str) -> Result<Bytes, DiskError> {
     let mut options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
     options.inline_limit = 4096;
@@ -126,14 +134,17 @@ fn what_is_under_way_is_not_cut_off() {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
         let begun = Instant::now();
-        let mut longest = Duration::ZERO;
+        let (mut longest, mut held_up) = (Duration::ZERO, Duration::ZERO);
         while begun.elapsed() < Duration::from_secs(2) {
             let before = Instant::now();
             assert_eq!(read(one, disk, "o").unwrap(), "first");
             longest = longest.max(before.elapsed());
+            held_up += before.elapsed();
             thread::sleep(Duration::from_millis(5));
         }
         assert!(longest < Duration::from_secs(1), "{longest:?}");
+        // A quarter of a second, and no sooner than a second later again.
+        assert!(held_up < Duration::from_secs(1), "{held_up:?}");
         assert!(!waiting.is_finished());
         drop(held);
         waiting.join().unwrap();
@@ -170,6 +181,108 @@ fn a_put_at_hand_waits_for_no_hand_over() {
         waiting.join().unwrap();
     });
     assert_eq!(read(&other, disk, "new").unwrap(), "bytes");
+}
+
+/// Work that ends in time is waited for, and others are let in when it has: they need not wait for the next attempt.
+#[test]
+fn what_is_about_to_end_is_waited_for() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let held = one.store(disk, AT.policy).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
+        wait_until(|| held.is_wanted.load(Ordering::Acquire));
+        thread::sleep(Duration::from_millis(50));
+        let ended = Instant::now();
+        drop(held);
+        waiting.join().unwrap();
+        let waited = ended.elapsed();
+        assert!(waited < Duration::from_millis(800), "{waited:?}");
+    });
+}
+
+/// Opening volumes is not to be all that two processes do.
+#[test]
+fn volumes_are_kept_for_a_moment() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let folder = crate::medium::Folder::open(&disk.path().join("pebbles"), true).unwrap();
+    let _sign = folder.want().unwrap();
+    let key = ("d".to_owned(), AT.policy);
+    let slot = one.inner.stores.open.lock().get(&key).unwrap().clone();
+    let opened = one.store(disk, AT.policy).unwrap();
+    while opened.began.elapsed() < Duration::from_millis(90) {
+        let is_due = opened.is_due_to_others(&slot);
+        // Others may have had the processor for longer.
+        assert!(!is_due || opened.began.elapsed() >= Duration::from_millis(100));
+    }
+    wait_until(|| opened.is_wanted.load(Ordering::Acquire));
+}
+
+/// Others can take volumes at rest as they are: they are not closed for that.
+#[test]
+fn volumes_at_rest_are_not_closed_for_others() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let opened = one.store(disk, AT.policy).unwrap();
+    let is_at_rest = || opened.folder.rest();
+    wait_until(is_at_rest);
+    let weak = Arc::downgrade(&opened);
+    drop(opened);
+    let folder = crate::medium::Folder::open(&disk.path().join("pebbles"), true).unwrap();
+    let _sign = folder.want().unwrap();
+    thread::sleep(Duration::from_millis(400));
+    assert!(weak.upgrade().is_some(), "its index is gone");
+}
+
+/// Upkeep is not begun on what others wait for.
+#[test]
+fn what_others_wait_for_is_not_maintained() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let opened = one.store(disk, AT.policy).unwrap();
+    opened.is_wanted.store(true, Ordering::Release);
+    let next = one.maintain(disk).unwrap();
+    assert_ne!(next, NextUpkeep::Now);
+    opened.is_wanted.store(false, Ordering::Release);
+    // There are volumes to be made ahead.
+    assert_eq!(one.maintain(disk).unwrap(), NextUpkeep::Now);
+}
+
+/// A checkpoint is written for the next process where it saves it some of the log, and not for each turn.
+#[test]
+fn the_next_process_has_a_checkpoint_where_it_is_worth_it() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    for number in 0..100 {
+        put(one, disk, &key(&number.to_string()), 1_000_000, b"first");
+    }
+    let folder = disk.path().join("pebbles");
+    let checkpoints = || [1, 0].map(|of| folder.join(format!("checkpoint-{of}")).exists());
+    assert_eq!(read(&other, disk, "7").unwrap(), "first");
+    assert_eq!(checkpoints(), [true, false]);
+    put(&other, disk, &key("o"), 1_000_000, b"second");
+    assert_eq!(read(one, disk, "o").unwrap(), "second");
+    assert_eq!(checkpoints(), [true, false]);
+}
+
+/// A file of volumes that somebody has in hand still is closed when they are handed over.
+#[test]
+fn a_file_in_hand_keeps_nobody_out() {
+    let setup = setup();
+    let (one, disk) = (&setup.engine, &setup.disk);
+    let other = engine(&setup.policies);
+    put(one, disk, &key("o"), 1_000_000, b"first");
+    let volumes = one.store(disk, AT.policy).unwrap().store().volumes();
+    put(&other, disk, &key("p"), 1_000_000, b"other");
+    assert!(volumes[0].read(0, 4096).is_err());
+    assert_eq!(read(one, disk, "p").unwrap(), "other");
 }
 
 /// A process that waits and is stopped costs those that work little, and nothing when it is killed.
@@ -238,7 +351,10 @@ fn volumes_are_let_go_of_when_nothing_uses_them() {
     old.let_go();
     assert!(is_refused(), "a request is under way");
     drop(held);
+    let checkpoint = setup.disk.path().join("pebbles/checkpoint-1");
+    assert!(!checkpoint.exists());
     old.let_go();
+    assert!(checkpoint.exists());
     let opened = new.store(&setup.disk, AT.policy).unwrap();
     assert_eq!(opened.store().index().size().objects, 1);
     put(&new, &setup.disk, &key("o"), 1_000_002, b"third");
