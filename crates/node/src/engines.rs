@@ -12,7 +12,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use cairn_disk::{Devices, DiskFileConfig, DiskFileEngine, Engine, Engines};
 use cairn_formats::ini::{ConfError, Section};
-use cairn_pebbles::{PebblesConfig, PebblesEngine, Stores};
+use cairn_pebbles::{PartPowers, PebblesConfig, PebblesEngine, Stores};
 use cairn_types::{HashPath, PolicyKind, PolicySet, StoragePolicy};
 
 use crate::cluster::Cluster;
@@ -25,6 +25,7 @@ pub(crate) const PEBBLES: &str = "egg:cairn#unsafe_pebbles";
 
 /// Arguments for constructing an engine.
 pub struct EngineParts<'a> {
+    pub cluster: &'a Cluster,
     /// Options of the server or daemon that uses it.
     pub section: &'a Section,
     pub hash_path: &'a HashPath,
@@ -154,6 +155,7 @@ impl EngineModules {
                 return Ok(engine.clone());
             }
             let engine = (module.make)(EngineParts {
+                cluster,
                 section,
                 hash_path: &cluster.hash_path,
                 policies: &cluster.policies,
@@ -222,7 +224,24 @@ fn pebbles(parts: EngineParts<'_>) -> Result<Arc<dyn Engine>> {
     let stores = parts.shared.get_or_make(|| Arc::new(Stores::default()));
     let hash_path = parts.hash_path.clone();
     let engine = PebblesEngine::new(hash_path, parts.policies, config, stores);
+    let engine = engine.with_part_powers(part_powers(parts.cluster));
     Ok(Arc::new(engine))
+}
+
+/// The part powers of a cluster's rings, as they are followed: those of this moment, each time.
+pub fn part_powers(cluster: &Cluster) -> PartPowers {
+    let rings = cluster.rings();
+    if let Err(error) = &rings {
+        tracing::warn!(
+            error = format!("{error:#}"),
+            "no rings: no partition of volumes can be compared with another node's"
+        );
+    }
+    let rings = rings.ok();
+    Arc::new(move |policy| {
+        let ring = rings.as_ref()?.object(policy)?;
+        Some(ring.ring().part_power())
+    })
 }
 
 /// Completes a module's name, which may be abbreviated as in Swift.

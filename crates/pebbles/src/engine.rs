@@ -23,10 +23,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_disk::{Disk, DiskError, Engine};
+use cairn_disk::{Disk, DiskError, Engine, PartitionKey};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
 use crate::hashes::Age;
+use crate::index::{Grouping, Part};
+use crate::object::Rules;
 use stores::Opened;
 pub use stores::{StoreStatus, Stores};
 
@@ -65,6 +67,18 @@ pub struct PebblesEngine {
     is_audit: bool,
     /// A store for operations that must not wait for one.
     held: Option<Arc<Opened>>,
+    part_powers: Option<PartPowers>,
+}
+
+/// The part power that the ring of a policy has now; `None`: that is not known.
+pub type PartPowers = Arc<dyn Fn(PolicyIndex) -> Option<u32> + Send + Sync>;
+
+/// The part of a policy in how its stores are opened.
+#[derive(Clone, Copy)]
+struct OfPolicy {
+    policy: PolicyIndex,
+    rules: Rules,
+    grouping: Grouping,
 }
 
 struct Inner {
@@ -106,7 +120,26 @@ impl PebblesEngine {
             }),
             is_audit: false,
             held: None,
+            part_powers: None,
         }
+    }
+
+    /// With the rings' part powers, by which partitions follow from hashes: objects are found whatever number
+    /// of a partition they were written with. Without them each is in the partition that it was written with.
+    pub fn with_part_powers(self, powers: PartPowers) -> Self {
+        PebblesEngine {
+            part_powers: Some(powers),
+            ..self
+        }
+    }
+
+    /// A partition as the ring has it now.
+    fn part(&self, at: PartitionKey) -> Part {
+        Part::new(at.partition, self.part_power(at.policy))
+    }
+
+    fn part_power(&self, policy: PolicyIndex) -> Option<u32> {
+        self.part_powers.as_ref().and_then(|of| of(policy))
     }
 
     /// This engine with a store that stays open as long as it is there.
@@ -132,10 +165,17 @@ impl PebblesEngine {
         if let Some(held) = self.held(disk, policy) {
             return Ok(held);
         }
-        let unique = self.unique_fragments(policy);
-        self.inner
-            .stores
-            .get(disk, policy, unique, &self.inner.config)
+        let unique_fragments = self.unique_fragments(policy);
+        let grouping = match self.part_powers {
+            Some(_) => Grouping::ByHash,
+            None => Grouping::ByPartition,
+        };
+        let of_policy = OfPolicy {
+            policy,
+            rules: Rules { unique_fragments },
+            grouping,
+        };
+        self.inner.stores.get(disk, of_policy, &self.inner.config)
     }
 
     /// The store of a policy; `None`: nothing was ever written to it.
@@ -176,6 +216,7 @@ impl Engine for PebblesEngine {
             inner: self.inner.clone(),
             is_audit: true,
             held: None,
+            part_powers: self.part_powers.clone(),
         })
     }
 }

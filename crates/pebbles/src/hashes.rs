@@ -7,7 +7,7 @@ use cairn_disk::engine::{Counted, SuffixHash, SuffixHasher};
 use cairn_disk::layout::{FragmentChoice, OnDiskFiles};
 use cairn_types::Timestamp;
 
-use crate::index::{Index, suffix_of};
+use crate::index::{Index, Part, suffix_of};
 use crate::object::{Entry, EntryKind, Rules, is_simple};
 
 /// The age at which tombstones and strays count no longer.
@@ -50,7 +50,7 @@ pub fn files_of(
 }
 
 /// The hashes of a partition's suffixes.
-pub fn of_partition(index: &Index, partition: u32, age: Age) -> BTreeMap<String, SuffixHash> {
+pub fn of_partition(index: &Index, part: Part, age: Age) -> BTreeMap<String, SuffixHash> {
     let rules = index.rules();
     let is_coded = rules.unique_fragments.is_some();
     let mut hashes = BTreeMap::new();
@@ -60,7 +60,7 @@ pub fn of_partition(index: &Index, partition: u32, age: Age) -> BTreeMap<String,
             hashes.insert(format!("{suffix:03x}"), hashers.finish(is_coded));
         }
     };
-    for (hash, entries) in index.objects(partition) {
+    for (hash, entries) in index.objects(part) {
         let suffix = suffix_of(hash);
         let add = |to: &mut SuffixHasher| add_object(to, rules, &entries, age);
         match &mut current {
@@ -105,8 +105,8 @@ fn add_object(hashers: &mut SuffixHasher, rules: Rules, entries: &[Entry], age: 
 }
 
 /// The suffixes in which something counts, with their objects.
-pub fn suffixes(index: &Index, partition: u32) -> Vec<String> {
-    let objects = index.objects(partition);
+pub fn suffixes(index: &Index, part: Part) -> Vec<String> {
+    let objects = index.objects(part);
     let mut suffixes: Vec<u16> = objects.iter().map(|(hash, _)| suffix_of(*hash)).collect();
     suffixes.dedup();
     suffixes

@@ -1,12 +1,17 @@
-//! The index: every record that counts, in memory, by partition and object.
+//! The index: every record that counts, in memory, by group and object.
 //!
-//! A partition has a B-tree of objects in the order of their suffixes, and within a suffix of their
+//! A group is of the objects whose hashes begin with the same bits, so that the index does not depend on how
+//! many partitions the ring has: one of them is a part of a group, or some of them together, and it is asked
+//! for with the ring's part power. When that grows, nothing here changes, and nothing on disk.
+//!
+//! A group has a B-tree of objects in the order of their suffixes, and within a suffix of their
 //! hashes, the order in which Swift hashes a suffix and lists it. An object of which one record
 //! counts, an upload or a tombstone, is a slot of 16 bytes beside its 16 of hash: with the tree's own
 //! room 38 to 53 bytes. Everything else (POSTs, fragments, times with an offset) is a list in a side
 //! tree.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_types::{ObjectHash, Timestamp};
@@ -18,6 +23,51 @@ use crate::place::{PLACE_BITS, Place};
 /// Locks of the index.
 const SHARDS: usize = 64;
 const SUFFIX_BITS: u32 = 12;
+/// Bits of a hash by which objects are in groups. Each group costs some hundred bytes, and a partition that is
+/// smaller than one is looked for in all of it.
+const GROUP_BITS: u32 = 12;
+
+/// How objects are in groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// By their hashes. The number of the partition that comes with an object does not matter.
+    ByHash,
+    /// By the number of the partition that comes with each, where no ring says how that follows from the
+    /// hash.
+    ByPartition,
+}
+
+/// A partition of a ring, as asked for: the hashes that begin with a number of so many bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    partition: u32,
+    power: u32,
+}
+
+impl Part {
+    /// `power`: the ring's; without one the partition is a group.
+    pub fn new(partition: u32, power: Option<u32>) -> Self {
+        Part {
+            partition,
+            power: power.unwrap_or(GROUP_BITS).min(32),
+        }
+    }
+
+    fn has(self, hash: ObjectHash) -> bool {
+        hash.partition(32 - self.power) == self.partition
+    }
+
+    /// The groups that it may have objects of: none where the ring has no such partition.
+    fn groups(self) -> RangeInclusive<u32> {
+        let first = u64::from(self.partition) << (32 - self.power);
+        let last = first + ((1 << (32 - self.power)) - 1);
+        let group = |hash: u64| u32::try_from(hash).map(|hash| hash >> (32 - GROUP_BITS));
+        match (group(first), group(last)) {
+            (Ok(first), Ok(last)) => first..=last,
+            _ => RangeInclusive::new(1, 0),
+        }
+    }
+}
 
 /// A hash in the order of suffixes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,12 +129,12 @@ impl Slot {
 }
 
 #[derive(Default)]
-struct Partition {
+struct Group {
     slots: BTreeMap<Key, Slot>,
     lists: BTreeMap<Key, Box<[Entry]>>,
 }
 
-impl Partition {
+impl Group {
     fn get(&self, key: Key) -> Vec<Entry> {
         if let Some(slot) = self.slots.get(&key) {
             return vec![slot.entry()];
@@ -151,15 +201,17 @@ pub struct Size {
 /// All objects of a device and policy.
 pub struct Index {
     rules: Rules,
-    shards: Box<[RwLock<BTreeMap<u32, Partition>>]>,
+    grouping: Grouping,
+    shards: Box<[RwLock<BTreeMap<u32, Group>>]>,
     objects: AtomicU64,
     listed: AtomicU64,
 }
 
 impl Index {
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: Rules, grouping: Grouping) -> Self {
         Index {
             rules,
+            grouping,
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             objects: AtomicU64::new(0),
             listed: AtomicU64::new(0),
@@ -170,15 +222,24 @@ impl Index {
         self.rules
     }
 
-    fn shard(&self, partition: u32) -> &RwLock<BTreeMap<u32, Partition>> {
-        &self.shards[partition as usize % SHARDS]
+    fn shard(&self, group: u32) -> &RwLock<BTreeMap<u32, Group>> {
+        &self.shards[group as usize % SHARDS]
+    }
+
+    /// The group of an object, of which somebody says that it is in this partition.
+    pub(crate) fn group_of(&self, partition: u32, hash: ObjectHash) -> u32 {
+        match self.grouping {
+            Grouping::ByHash => hash.partition(32 - GROUP_BITS),
+            Grouping::ByPartition => partition,
+        }
     }
 
     /// The records of an object that count; none: it is not there.
     pub fn get(&self, partition: u32, hash: ObjectHash) -> Vec<Entry> {
-        let shard = self.shard(partition).read();
-        let partition = shard.get(&partition);
-        partition.map_or_else(Vec::new, |p| p.get(Key::of(hash)))
+        let group = self.group_of(partition, hash);
+        let shard = self.shard(group).read();
+        let group = shard.get(&group);
+        group.map_or_else(Vec::new, |group| group.get(Key::of(hash)))
     }
 
     /// Changes an object's entries, and gives what `change` gives.
@@ -189,8 +250,9 @@ impl Index {
         change: impl FnOnce(&mut Vec<Entry>) -> T,
     ) -> T {
         let key = Key::of(hash);
-        let mut shard = self.shard(partition).write();
-        let objects = shard.entry(partition).or_default();
+        let group = self.group_of(partition, hash);
+        let mut shard = self.shard(group).write();
+        let objects = shard.entry(group).or_default();
         let (len, lists) = (objects.len(), objects.lists.len());
         let mut entries = objects.get(key);
         let result = change(&mut entries);
@@ -198,14 +260,19 @@ impl Index {
         count(&self.objects, len, objects.len());
         count(&self.listed, lists, objects.lists.len());
         if objects.is_empty() {
-            shard.remove(&partition);
+            shard.remove(&group);
         }
         result
     }
 
-    /// Fills in a partition from a checkpoint: objects in the order of the index.
-    pub(crate) fn load(&self, partition: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
-        let mut loaded = Partition::default();
+    /// Fills in objects from a checkpoint, all of one group there and in the order of the index.
+    pub(crate) fn load(&self, group: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
+        let is_there = |group| self.shard(group).read().contains_key(&group);
+        let is_its = |(hash, _): &(ObjectHash, _)| self.group_of(group, *hash) == group;
+        if is_there(group) || !objects.iter().all(is_its) {
+            return self.load_apart(group, objects);
+        }
+        let mut loaded = Group::default();
         let (lists, slots): (Vec<_>, Vec<_>) = objects
             .into_iter()
             .filter(|(_, entries)| !entries.is_empty())
@@ -217,11 +284,22 @@ impl Index {
         loaded.lists = lists.map(|(h, e)| (Key::of(h), e.into())).collect();
         count(&self.objects, 0, loaded.len());
         count(&self.listed, 0, loaded.lists.len());
-        self.shard(partition).write().insert(partition, loaded);
+        self.shard(group).write().insert(group, loaded);
     }
 
-    /// The partitions in which something is, in order.
-    pub fn partitions(&self) -> Vec<u32> {
+    /// The same of objects that were in other groups when the checkpoint was written.
+    fn load_apart(&self, group: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
+        for (hash, loaded) in objects {
+            self.update(group, hash, |entries| {
+                for entry in loaded {
+                    self.rules.apply(entries, entry);
+                }
+            });
+        }
+    }
+
+    /// The groups in which something is, in order.
+    pub fn groups(&self) -> Vec<u32> {
         let mut all = Vec::new();
         for shard in &self.shards {
             all.extend(shard.read().keys());
@@ -230,19 +308,97 @@ impl Index {
         all
     }
 
+    /// All objects of a group, in order.
+    pub fn group_objects(&self, group: u32) -> Vec<(ObjectHash, Vec<Entry>)> {
+        let shard = self.shard(group).read();
+        let group = shard.get(&group);
+        group.map_or_else(Vec::new, |group| group.range(Key(0), None))
+    }
+
+    /// The partitions of a ring in which something is, in order.
+    pub fn partitions(&self, power: Option<u32>) -> Vec<u32> {
+        let groups = self.groups();
+        let power = match (self.grouping, power) {
+            (Grouping::ByHash, Some(power)) => power.min(32),
+            _ => return groups,
+        };
+        let mut all = Vec::new();
+        match GROUP_BITS.checked_sub(power) {
+            Some(fewer) => all.extend(groups.iter().map(|group| group >> fewer)),
+            None => {
+                for group in groups {
+                    let shard = self.shard(group).read();
+                    let Some(group) = shard.get(&group) else {
+                        continue;
+                    };
+                    let keys = group.slots.keys().chain(group.lists.keys());
+                    let of_group = keys.map(|key| key.hash().partition(32 - power));
+                    let mut of_group: Vec<u32> = of_group.collect();
+                    of_group.sort_unstable();
+                    of_group.dedup();
+                    all.extend(of_group);
+                }
+            }
+        }
+        all.dedup();
+        all
+    }
+
     /// All objects of a partition, in order.
-    pub fn objects(&self, partition: u32) -> Vec<(ObjectHash, Vec<Entry>)> {
-        let shard = self.shard(partition).read();
-        let partition = shard.get(&partition);
-        partition.map_or_else(Vec::new, |p| p.range(Key(0), None))
+    pub fn objects(&self, part: Part) -> Vec<(ObjectHash, Vec<Entry>)> {
+        self.objects_between(part, Key(0), None)
     }
 
     /// Those of a suffix.
-    pub fn suffix_objects(&self, partition: u32, suffix: u16) -> Vec<(ObjectHash, Vec<Entry>)> {
-        let shard = self.shard(partition).read();
+    pub fn suffix_objects(&self, part: Part, suffix: u16) -> Vec<(ObjectHash, Vec<Entry>)> {
         let to = (suffix + 1 < 1 << SUFFIX_BITS).then(|| Key::first_of(suffix + 1));
-        let partition = shard.get(&partition);
-        partition.map_or_else(Vec::new, |p| p.range(Key::first_of(suffix), to))
+        self.objects_between(part, Key::first_of(suffix), to)
+    }
+
+    /// Whether an object that was in a partition is in it still.
+    pub fn is_in(&self, part: Part, hash: ObjectHash) -> bool {
+        self.grouping == Grouping::ByPartition || part.has(hash)
+    }
+
+    /// Whether a partition has anything.
+    pub fn is_empty(&self, part: Part) -> bool {
+        let mut groups = match self.grouping {
+            Grouping::ByHash => part.groups(),
+            Grouping::ByPartition => part.partition..=part.partition,
+        };
+        groups.all(|group| {
+            let shard = self.shard(group).read();
+            let Some(group) = shard.get(&group) else {
+                return true;
+            };
+            let mut keys = group.slots.keys().chain(group.lists.keys());
+            let is_its = |key: &Key| part.has(key.hash());
+            !(self.grouping == Grouping::ByPartition || keys.any(is_its))
+        })
+    }
+
+    /// Those of a partition from one key to before another, in order.
+    fn objects_between(
+        &self,
+        part: Part,
+        from: Key,
+        to: Option<Key>,
+    ) -> Vec<(ObjectHash, Vec<Entry>)> {
+        let of_group = |group: u32| {
+            let shard = self.shard(group).read();
+            let group = shard.get(&group);
+            group.map_or_else(Vec::new, |group| group.range(from, to))
+        };
+        if self.grouping == Grouping::ByPartition {
+            return of_group(part.partition);
+        }
+        let mut all: Vec<_> = part.groups().flat_map(of_group).collect();
+        if part.power > GROUP_BITS {
+            all.retain(|(hash, _)| part.has(*hash));
+        } else if part.power < GROUP_BITS {
+            all.sort_unstable_by_key(|(hash, _)| Key::of(*hash));
+        }
+        all
     }
 
     pub fn size(&self) -> Size {

@@ -13,6 +13,7 @@ use md5::{Digest, Md5};
 use crate::engine::patience::Patience;
 use crate::error::{PebblesError, ReadError};
 use crate::format::{Found, VOLUME_MIN};
+use crate::index::Grouping;
 use crate::medium::{Folder, Medium, MediumFile, Space};
 use crate::object::{Entry, Rules};
 use crate::scanner::Scanner;
@@ -77,6 +78,7 @@ fn open_folder(path: PathBuf, waits: bool) -> Result<Inspected, PebblesError> {
     let config = Config {
         // Fragments are listed as they are: which count is the policy's to say.
         rules: Rules::default(),
+        grouping: Grouping::ByHash,
         volume_bytes: VOLUME_MIN,
         reclaim_age: Duration::MAX,
         now: Box::new(|| Timestamp::ZERO),
@@ -218,19 +220,19 @@ impl Inspected {
             .transpose()
     }
 
-    /// All objects, by partition.
+    /// All objects, in groups; each with the number of its group, which stands for its partition here.
     pub fn objects(&self) -> impl Iterator<Item = (u32, ObjectHash, Vec<Entry>)> {
         let index = self.store.index();
-        index.partitions().into_iter().flat_map(move |partition| {
-            let objects = index.objects(partition).into_iter();
-            objects.map(move |(hash, entries)| (partition, hash, entries))
+        index.groups().into_iter().flat_map(move |group| {
+            let objects = index.group_objects(group).into_iter();
+            objects.map(move |(hash, entries)| (group, hash, entries))
         })
     }
 
     /// The records of the object with a hash; `None`: there is none.
     pub fn object(&self, hash: ObjectHash) -> Option<(u32, Vec<Entry>)> {
         let index = self.store.index();
-        let all = index.partitions().into_iter();
+        let all = index.groups().into_iter();
         let mut found = all.map(|partition| (partition, index.get(partition, hash)));
         found.find(|(_, entries)| !entries.is_empty())
     }

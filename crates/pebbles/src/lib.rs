@@ -25,7 +25,7 @@ pub mod upkeep;
 pub mod volume;
 
 pub use committer::Committer;
-pub use engine::{PebblesConfig, PebblesEngine, Stores};
+pub use engine::{PartPowers, PebblesConfig, PebblesEngine, Stores};
 pub use error::{PebblesError, ReadError};
 pub use migration::{Migrated, Migration, MigrationError};
 pub use read_errors::ReadErrors;

@@ -16,7 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{PebblesError, ReadError};
 use crate::format::{FIRST_BATCH, Kind, NewRecord, RecordHeader};
-use crate::index::Index;
+use crate::index::{Grouping, Index};
 use crate::medium::Medium;
 use crate::object::{Entry, EntryKind, Rules};
 use crate::place::Place;
@@ -42,6 +42,8 @@ pub const AHEAD: usize = RESERVE + 1;
 /// How a store works.
 pub struct Config {
     pub rules: Rules,
+    /// How the index has objects together.
+    pub grouping: Grouping,
     pub volume_bytes: u64,
     /// Tombstones are kept for so long.
     pub reclaim_age: Duration,
@@ -174,7 +176,7 @@ impl Store {
         let entropy = std::mem::replace(&mut config.entropy, Box::new(|| 0));
         let keep_free = std::mem::replace(&mut config.keep_free, Box::new(|_| 0));
         let volumes = Volumes::new(medium, config.volume_bytes, entropy, keep_free);
-        let index = Index::new(config.rules);
+        let index = Index::new(config.rules, config.grouping);
         let (log, written, report) = recovery::recover(&volumes, &index, &config, is_read_only)?;
         let store = Arc::new(Store {
             config,

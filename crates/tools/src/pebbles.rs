@@ -180,13 +180,15 @@ fn as_json(
         EntryKind::Fragment { is_durable, .. } => Some(is_durable),
         _ => None,
     };
+    // The number that it was written with: a group of the index is no partition.
+    let written = store.head(partition, hash, entry).ok();
     json!({
         "store": store.path.display().to_string(),
         "account": part(),
         "container": part(),
         "object": part(),
         "hash": hash.hex(),
-        "partition": partition,
+        "partition": written.map(|stored| stored.header.partition),
         "kind": kind,
         "fragment": entry.fragment(),
         "durable": is_durable,

@@ -127,11 +127,19 @@ pub(crate) fn run(called: &Called) -> Result<u8> {
         files_per_second,
         clobbers,
     };
-    let tasks = tasks(called, &cluster, &rings, &made.engines, &limits, &recon)?;
+    let (tasks, is_any_without_names) =
+        tasks(called, &cluster, &rings, &made.engines, &limits, &recon)?;
     if tasks.is_empty() {
-        warn!("No policy found to increase the partition power.");
-        recon.end(NO_POLICY);
-        return Ok(NO_POLICY);
+        let code = match is_any_without_names {
+            // Another node may have files of the same policy, and the operator calls this on all of them.
+            true => 0,
+            false => {
+                warn!("No policy found to increase the partition power.");
+                NO_POLICY
+            }
+        };
+        recon.end(code);
+        return Ok(code);
     }
     let workers = called.workers.filter(|workers| *workers > 0);
     let workers = workers.unwrap_or(names.len()).clamp(1, 256);
@@ -164,7 +172,8 @@ struct Limits {
     clobbers: bool,
 }
 
-/// A task for each policy that was asked for and whose ring is in the step.
+/// A task for each policy that was asked for and whose ring is in the step, and whether there is one of these that
+/// needs no task: its engine finds objects by both part powers.
 fn tasks(
     called: &Called,
     cluster: &Cluster,
@@ -172,8 +181,8 @@ fn tasks(
     engines: &Engines,
     limits: &Limits,
     recon: &Arc<Recon>,
-) -> Result<Vec<Task>> {
-    let mut tasks = Vec::new();
+) -> Result<(Vec<Task>, bool)> {
+    let (mut tasks, mut is_any_without_names) = (Vec::new(), false);
     for policy in cluster.policies.iter() {
         let is_named = |named: &String| {
             named.parse() == Ok(policy.index.0)
@@ -192,6 +201,7 @@ fn tasks(
             continue;
         }
         let Some(engine) = relinkable(engines, policy) else {
+            is_any_without_names |= engines.of(policy.index).is_some();
             continue;
         };
         tasks.push(Task {
@@ -211,7 +221,7 @@ fn tasks(
             recon: recon.clone(),
         });
     }
-    Ok(tasks)
+    Ok((tasks, is_any_without_names))
 }
 
 /// The engine of a policy; `None` if it lacks the capability, which is logged.
@@ -219,9 +229,9 @@ fn relinkable(engines: &Engines, policy: &StoragePolicy) -> Option<Arc<dyn Engin
     let engine = engines.of(policy.index)?;
     if engine.relinking().is_none() {
         let (policy, engine) = (&policy.name, engine.name());
-        warn!(
+        info!(
             policy,
-            engine, "no names by partition in this engine: nothing to relink"
+            engine, "objects are found by both part powers: nothing to relink"
         );
         return None;
     }

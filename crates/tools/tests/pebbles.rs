@@ -12,12 +12,14 @@ use cairn_disk::{
 };
 use cairn_node::lock::FolderLock;
 use cairn_pebbles::{PebblesConfig, PebblesEngine};
+use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
 use cairn_tools::pebbles::{PebblesCommand, run};
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
 use clap::Parser;
 use md5::{Digest, Md5};
 
 const LARGE: usize = 2_000_000;
+const PART_POWER: u32 = 5;
 
 #[derive(Parser)]
 struct Arguments {
@@ -232,13 +234,47 @@ fn a_device_is_imported_and_exported() {
     let refused = migrate("export", ANYWHERE).unwrap_err().to_string();
     assert!(refused.contains("diskfile_module"), "{refused}");
     conf("replication.fs");
+    let refused = format!("{:#}", migrate("export", ANYWHERE).unwrap_err());
+    assert!(refused.contains("a ring says"), "{refused}");
+    write_rings(root.path());
     let (is_all, said) = migrate("export", &["--skip-mount-check", "--policy", "0"]).unwrap();
     assert!(is_all && said.contains("2 moved, 0 left"), "{said}");
     assert_eq!(call(&["ls", device]).unwrap().1, "");
     let mut options = OpenOptions::metadata(Timestamp::from_secs(1_000_001));
     options.inline_limit = 100;
-    let open = engine.open(&disk, &key("small/one"), &options).unwrap();
+    let mut key = key("small/one");
+    key.partition = key.hash.partition(32 - PART_POWER);
+    let open = engine.open(&disk, &key, &options).unwrap();
     assert!(matches!(open.content, Content::Inline(body) if body == "a small body"));
+}
+
+/// Rings of one device each.
+fn write_rings(etc: &Path) {
+    for name in ["account", "container", "object"] {
+        let mut builder = RingBuilder::new(PART_POWER, 1.0, 0).unwrap();
+        let device = NewDevice {
+            id: None,
+            region: 1,
+            zone: 1,
+            weight: 100.0,
+            ip: "127.0.0.1".into(),
+            port: 6200,
+            device: "d".into(),
+            replication_ip: None,
+            replication_port: None,
+            meta: String::new(),
+        };
+        builder.add_dev(device).unwrap();
+        let options = RebalanceOptions {
+            seed: None,
+            now: 1_000_000,
+            log: None,
+        };
+        builder.rebalance(options).unwrap();
+        let path = etc.join(format!("{name}.ring.gz"));
+        let ring = builder.ring_data();
+        ring.save(&path, FormatVersion::V1).unwrap();
+    }
 }
 
 /// A device whose folder a server of files, or a daemon, has; one of another user.

@@ -80,7 +80,8 @@ impl PebblesEngine {
 impl Inventory for PebblesEngine {
     fn partitions(&self, disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
         let opened = self.store_if_there(disk, policy)?;
-        Ok(opened.map_or_else(Vec::new, |opened| opened.store().index().partitions()))
+        let power = self.part_power(policy);
+        Ok(opened.map_or_else(Vec::new, |opened| opened.store().index().partitions(power)))
     }
 
     fn objects(&self, disk: &Disk, at: PartitionKey) -> Result<Vec<ObjectHash>, DiskError> {
@@ -89,7 +90,7 @@ impl Inventory for PebblesEngine {
         };
         let (rules, age) = (opened.store().rules(), self.age(disk));
         let choice = FragmentChoice::default();
-        let mut objects = opened.store().index().objects(at.partition);
+        let mut objects = opened.store().index().objects(self.part(at));
         objects.retain(|(_, entries)| files_of(rules, entries, &choice, age).is_some());
         Ok(objects.into_iter().map(|(hash, _)| hash).collect())
     }
@@ -104,7 +105,7 @@ impl Inventory for PebblesEngine {
         let Some(opened) = self.store_if_there(disk, at.policy)? else {
             return Ok(Hashed::default());
         };
-        let hashes = of_partition(opened.store().index(), at.partition, self.age(disk));
+        let hashes = of_partition(opened.store().index(), self.part(at), self.age(disk));
         Ok(Hashed {
             hashed: hashes.len() as u64,
             hashes,
@@ -127,7 +128,7 @@ impl Inventory for PebblesEngine {
         let (Some(opened), Some(suffix)) = (opened, suffix_number(suffix)) else {
             return Ok(Vec::new());
         };
-        let objects = opened.store().index().suffix_objects(at.partition, suffix);
+        let objects = opened.store().index().suffix_objects(self.part(at), suffix);
         let offers = objects
             .iter()
             .filter_map(|(hash, entries)| self.offer(disk, &opened, *hash, entries, fragment));

@@ -182,7 +182,7 @@ impl Handover for PebblesEngine {
         let Some(opened) = self.store_if_there(disk, at.policy)? else {
             return Ok(Contents::default());
         };
-        let objects = opened.store().index().objects(at.partition).into_iter();
+        let objects = opened.store().index().objects(self.part(at)).into_iter();
         Ok(objects
             .map(|(hash, entries)| (hash, state_of(&entries)))
             .collect())
@@ -200,7 +200,10 @@ impl Handover for PebblesEngine {
             return Ok(0);
         };
         opened.keep_all_rows(disk, at.policy)?;
-        let chosen: Vec<_> = contents.chosen(only, keep).collect();
+        // Were the ring's partitions doubled meanwhile, another one was compared with the other nodes.
+        let is_of_it = |hash| opened.store().index().is_in(self.part(at), hash);
+        let chosen = contents.chosen(only, keep);
+        let chosen: Vec<_> = chosen.filter(|(_, hash, _)| is_of_it(*hash)).collect();
         let mut removed = 0;
         for together in chosen.chunks(TOGETHER) {
             let changes = together.iter().filter_map(|(_, hash, state)| {
@@ -218,10 +221,7 @@ impl Handover for PebblesEngine {
     /// A partition is there as long as something is in it.
     fn remove_partition(&self, disk: &Disk, at: PartitionKey) -> Result<bool, DiskError> {
         let opened = self.store_if_there(disk, at.policy)?;
-        Ok(opened.is_none_or(|opened| {
-            let partitions = opened.store().index().partitions();
-            partitions.binary_search(&at.partition).is_err()
-        }))
+        Ok(opened.is_none_or(|opened| opened.store().index().is_empty(self.part(at))))
     }
 
     fn purge(&self, disk: &Disk, at: PartitionKey, purge: &Purge) -> Result<(), DiskError> {

@@ -30,8 +30,8 @@ pub(super) fn clear_large(store: &Store, folder: &Folder, report: &Recovery) -> 
         Err(error) => return Err(error),
     };
     let mut named = BTreeSet::new();
-    for partition in store.index().partitions() {
-        for (_, entries) in store.index().objects(partition) {
+    for group in store.index().groups() {
+        for (_, entries) in store.index().group_objects(group) {
             named.extend(entries.iter().filter_map(|entry| entry.external));
         }
     }

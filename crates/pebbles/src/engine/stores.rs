@@ -17,12 +17,11 @@ use super::barred::bar_files;
 use super::large::clear_large;
 use super::slot::Slot;
 use super::uploads::UploadMemory;
-use super::{PebblesConfig, caretaker};
+use super::{OfPolicy, PebblesConfig, caretaker};
 use crate::committer::Committer;
 use crate::error::{PebblesError, ReadError};
 use crate::format::{VOLUME_MAX, VOLUME_MIN};
 use crate::medium::{Folder, Medium};
-use crate::object::Rules;
 use crate::store::quarantine::{LARGE, large_name};
 use crate::store::{Change, Config, Outcome, Status, Store};
 use crate::upkeep::Upkeep;
@@ -140,10 +139,10 @@ impl Stores {
     pub(super) fn get(
         self: &Arc<Self>,
         disk: &Disk,
-        policy: PolicyIndex,
-        unique_fragments: Option<u32>,
+        of_policy: OfPolicy,
         config: &PebblesConfig,
     ) -> Result<Arc<Opened>, DiskError> {
+        let policy = of_policy.policy;
         let key = (disk.name().to_owned(), policy);
         let slot = self.open.lock().entry(key).or_default().clone();
         // Whoever comes while it is being opened waits here.
@@ -179,7 +178,7 @@ impl Stores {
         }
         let refused = slot.check(disk.now());
         refused.map_err(|error| io_error("open", &folder(disk, policy), error))?;
-        let opened = Opened::open(disk, policy, unique_fragments, config, &slot)?;
+        let opened = Opened::open(disk, of_policy, config, &slot)?;
         // In the simulator of a cluster nothing is idle.
         if disk.config().machine.is_none() && !self.has_caretaker.swap(true, Ordering::AcqRel) {
             caretaker::start(self, disk.config().idle_close);
@@ -274,11 +273,11 @@ impl Stores {
 impl Opened {
     fn open(
         disk: &Disk,
-        policy: PolicyIndex,
-        unique_fragments: Option<u32>,
+        of_policy: OfPolicy,
         config: &PebblesConfig,
         slot: &Slot<Opened>,
     ) -> Result<Self, DiskError> {
+        let policy = of_policy.policy;
         let path = folder(disk, policy);
         if !is_mounted(disk) {
             return Err(DeviceError::Unmounted(disk.name().to_owned()).into());
@@ -304,7 +303,8 @@ impl Opened {
         let space = medium.space().map_err(error("statvfs"))?;
         let garbage = Arc::new(Mutex::new(Vec::new()));
         let store_config = Config {
-            rules: Rules { unique_fragments },
+            rules: of_policy.rules,
+            grouping: of_policy.grouping,
             volume_bytes: volume_bytes(config.volume_bytes, space.total),
             reclaim_age: config.reclaim_age,
             now: clock(disk),

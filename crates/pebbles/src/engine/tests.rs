@@ -21,6 +21,7 @@ mod bounds;
 mod failed;
 mod idle;
 mod large;
+mod part_power;
 mod rows;
 mod turns;
 

@@ -30,7 +30,7 @@ fn data(ticks: u64, offset: u64) -> Entry {
 
 #[test]
 fn objects_are_in_the_order_of_suffixes() {
-    let index = Index::new(RULES);
+    let index = Index::new(RULES, Grouping::ByPartition);
     let mut dice = SplitMix::new(1);
     let mut hashes: Vec<_> = (0..5000).map(|_| any_hash(&mut dice)).collect();
     for (number, hash) in hashes.iter().enumerate() {
@@ -41,7 +41,12 @@ fn objects_are_in_the_order_of_suffixes() {
         index.update(3, *hash, |entries| RULES.apply(entries, entry));
     }
     hashes.sort_by_key(|hash| (hash.suffix(), *hash));
-    let found: Vec<_> = index.objects(3).into_iter().map(|(hash, _)| hash).collect();
+    let part = Part::new(3, None);
+    let found: Vec<_> = index
+        .objects(part)
+        .into_iter()
+        .map(|(hash, _)| hash)
+        .collect();
     assert_eq!(found, hashes);
     assert_eq!(index.size().objects, 5000);
     let suffix = hashes[2000].suffix();
@@ -52,21 +57,21 @@ fn objects_are_in_the_order_of_suffixes() {
         .filter(|h| h.suffix() == suffix)
         .copied()
         .collect();
-    let found = index.suffix_objects(3, number);
+    let found = index.suffix_objects(part, number);
     assert_eq!(
         found.iter().map(|(hash, _)| *hash).collect::<Vec<_>>(),
         of_it
     );
-    index.suffix_objects(3, 0xfff);
+    index.suffix_objects(part, 0xfff);
     for hash in hashes {
         index.update(3, hash, |entries| entries.clear());
     }
-    assert!(index.partitions().is_empty() && index.size().objects == 0);
+    assert!(index.partitions(None).is_empty() && index.size().objects == 0);
 }
 
 #[test]
 fn entries_come_back_as_they_were() {
-    let index = Index::new(RULES);
+    let index = Index::new(RULES, Grouping::ByPartition);
     let hash = ObjectHash([9; 16]);
     let mut entry = data(77, 128_000);
     entry.external = Some(7);
@@ -77,6 +82,69 @@ fn entries_come_back_as_they_were() {
     index.update(1, hash, |entries| *entries = vec![entry]);
     assert_eq!(index.get(1, hash), [entry]);
     assert_eq!(index.get(2, hash), []);
+}
+
+/// Every object is in its partition alone, and in the order of suffixes there, by any part power.
+#[test]
+fn partitions_follow_from_hashes() {
+    let index = Index::new(RULES, Grouping::ByHash);
+    let mut dice = SplitMix::new(3);
+    let mut hashes: Vec<_> = (0..3000).map(|_| any_hash(&mut dice)).collect();
+    hashes.extend([ObjectHash([0; 16]), ObjectHash([0xff; 16])]);
+    for (number, hash) in hashes.iter().enumerate() {
+        let mut entry = data(number as u64, 4096);
+        entry.external = (number % 7 == 0).then_some(1);
+        index.update(number as u32, *hash, |entries| RULES.apply(entries, entry));
+    }
+    for power in [
+        0,
+        1,
+        5,
+        GROUP_BITS - 1,
+        GROUP_BITS,
+        GROUP_BITS + 1,
+        20,
+        31,
+        32,
+    ] {
+        let of_hash = |hash: &ObjectHash| hash.partition(32 - power);
+        let mut expected: BTreeMap<u32, Vec<ObjectHash>> = BTreeMap::new();
+        for hash in &hashes {
+            expected.entry(of_hash(hash)).or_default().push(*hash);
+        }
+        let listed = index.partitions(Some(power));
+        assert_eq!(listed, expected.keys().copied().collect::<Vec<_>>());
+        for (partition, mut expected) in expected {
+            let part = Part::new(partition, Some(power));
+            expected.sort_by_key(|hash| (hash.suffix(), *hash));
+            let hashes_of = |objects: Vec<(ObjectHash, Vec<Entry>)>| -> Vec<_> {
+                objects.into_iter().map(|(hash, _)| hash).collect()
+            };
+            assert_eq!(hashes_of(index.objects(part)), expected, "{part:?}");
+            let suffix = suffix_of(expected[0]);
+            expected.retain(|hash| suffix_of(*hash) == suffix);
+            assert_eq!(hashes_of(index.suffix_objects(part, suffix)), expected);
+            assert!(!index.is_empty(part));
+        }
+        // Nothing is in these, though their groups have something.
+        let first = of_hash(&hashes[0]);
+        let beside = (power > GROUP_BITS).then_some(first ^ 1);
+        for partition in beside.filter(|of| !listed.contains(of)) {
+            let part = Part::new(partition, Some(power));
+            assert!(index.objects(part).is_empty() && index.is_empty(part));
+        }
+        // No ring of that part power has these.
+        for partition in [1_u64 << power, u64::from(u32::MAX)] {
+            let Some(partition) = u32::try_from(partition).ok().filter(|_| power < 32) else {
+                continue;
+            };
+            let part = Part::new(partition, Some(power));
+            assert!(index.objects(part).is_empty() && index.is_empty(part));
+        }
+    }
+    let (first, anywhere) = (hashes[0], [0, 77, u32::MAX]);
+    let found = anywhere.map(|partition| index.get(partition, first));
+    assert!(found.iter().all(|entries| *entries == found[0]) && !found[0].is_empty());
 }
 
 /// A million objects of one record each, put in at random, cost at most 60 bytes each.
@@ -93,7 +161,7 @@ fn memory_of_an_object() {
     // what another gave back.
     let mut kept = Vec::new();
     let each = (0..3).map(|_| {
-        let index = Index::new(RULES);
+        let index = Index::new(RULES, Grouping::ByHash);
         let before = resident();
         for number in 0..OBJECTS {
             let hash = any_hash(&mut dice);

@@ -35,19 +35,11 @@ impl Setup {
             reclaim_age: age,
             ..DiskFileConfig::default()
         };
-        let of_volumes = PebblesConfig {
-            reclaim_age: age,
-            volume_bytes: 16 << 20,
-            bars_files: false,
-            takes_turns: false,
-            ..PebblesConfig::default()
-        };
         let files = DiskFileEngine::new(hash_path(), &policies, of_files);
-        let volumes = PebblesEngine::new(hash_path(), &policies, of_volumes, Arc::default());
         Setup {
             device: Devices::new(config).get("d").unwrap(),
             files: Arc::new(files),
-            volumes: Arc::new(volumes),
+            volumes: Arc::new(volumes_of(is_coded)),
         }
     }
 
@@ -89,6 +81,17 @@ impl Setup {
         }
         all
     }
+}
+
+fn volumes_of(is_coded: bool) -> PebblesEngine {
+    let config = PebblesConfig {
+        reclaim_age: Duration::from_secs(1 << 32),
+        volume_bytes: 16 << 20,
+        bars_files: false,
+        takes_turns: false,
+        ..PebblesConfig::default()
+    };
+    PebblesEngine::new(hash_path(), &policies(is_coded), config, Arc::default())
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -205,6 +208,27 @@ fn sorted(info: ObjectInfo) -> ObjectInfo {
         datafile_metadata: info.datafile_metadata.map(sort),
         metafile_metadata: info.metafile_metadata.map(sort),
         ..info
+    }
+}
+
+/// Objects that were written before a ring's partitions were doubled go to the partitions that it has now.
+#[test]
+fn files_go_to_the_partitions_of_the_ring() {
+    let root = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(root.path(), false);
+    let doubled = volumes_of(false).with_part_powers(Arc::new(|_| Some(3)));
+    setup.volumes = Arc::new(doubled);
+    let names: Vec<String> = (0..40).map(|number| format!("o{number}")).collect();
+    for name in &names {
+        // By a number of a ring of part power 2.
+        put(&setup, &setup.volumes, (name, 1_000_000), 100, None);
+    }
+    let migrated = setup.export().unwrap();
+    assert_eq!((migrated.moved, migrated.left), (40, 0));
+    for name in &names {
+        let hash = key(name).hash;
+        let dir = cairn_disk::layout::hash_dir(POLICY, u32::from(hash.0[0] >> 5), hash);
+        assert!(root.path().join("d").join(dir).is_dir(), "{name}");
     }
 }
 

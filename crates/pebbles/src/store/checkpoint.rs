@@ -33,6 +33,8 @@ use parse::parse_chunk;
 use parse::{Chunk, ParseError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNCKP");
+/// Objects are in the groups of the index. In the first version they were in partitions, which is taken too.
+const VERSION: u64 = 2;
 const HEADER: usize = 32;
 const FRAME: usize = 16;
 /// Entries of a chunk.
@@ -110,7 +112,7 @@ pub struct Writer {
     generation: u64,
     position: Position,
     appended: u64,
-    partitions: std::vec::IntoIter<u32>,
+    groups: std::vec::IntoIter<u32>,
     at: u64,
     buffer: Vec<u8>,
 }
@@ -128,7 +130,7 @@ impl Writer {
         let file = medium.create(&file_name(generation), 0)?;
         let mut header = Vec::with_capacity(HEADER);
         header.extend(MAGIC.to_le_bytes());
-        header.extend(1u64.to_le_bytes());
+        header.extend(VERSION.to_le_bytes());
         header.extend(generation.to_le_bytes());
         let crc = crc32fast::hash(&header);
         header.extend(u64::from(crc).to_le_bytes());
@@ -138,7 +140,7 @@ impl Writer {
             generation,
             position,
             appended,
-            partitions: store.index.partitions().into_iter(),
+            groups: store.index.groups().into_iter(),
             at: 0,
             buffer: header,
         })
@@ -149,7 +151,7 @@ impl Writer {
     pub fn waits_for_rows(&self) -> bool {
         let owed = self.store.ledger.mark();
         let is_behind = owed.is_some_and(|mark| mark < self.position.next_sequence);
-        self.partitions.as_slice().is_empty() && is_behind && !Plant::CheckpointUnsettled.is_on()
+        self.groups.as_slice().is_empty() && is_behind && !Plant::CheckpointUnsettled.is_on()
     }
 
     /// Removes the file of a checkpoint that was not completed.
@@ -166,8 +168,8 @@ impl Writer {
     /// # Errors
     /// Its file cannot be written or synced.
     pub fn step(&mut self) -> io::Result<bool> {
-        if let Some(partition) = self.partitions.next() {
-            self.add_partition(partition)?;
+        if let Some(group) = self.groups.next() {
+            self.add_group(group)?;
             return Ok(false);
         }
         if self.waits_for_rows() {
@@ -196,13 +198,13 @@ impl Writer {
         Ok(true)
     }
 
-    fn add_partition(&mut self, partition: u32) -> io::Result<()> {
-        let objects = self.store.index.objects(partition);
+    fn add_group(&mut self, group: u32) -> io::Result<()> {
+        let objects = self.store.index.group_objects(group);
         let (simple, lists): (Vec<_>, Vec<_>) = objects
             .into_iter()
             .partition(|(_, entries)| entries.len() == 1 && is_simple(entries));
         for objects in simple.chunks(CHUNK_ENTRIES) {
-            let mut payload = partition.to_le_bytes().to_vec();
+            let mut payload = group.to_le_bytes().to_vec();
             for (hash, entries) in objects {
                 payload.extend(hash.0);
                 payload.extend(packed(&entries[0]).to_le_bytes());
@@ -215,7 +217,7 @@ impl Writer {
             .flat_map(|(hash, list)| list.iter().map(move |e| (*hash, e)));
         let listed: Vec<_> = listed.collect();
         for entries in listed.chunks(CHUNK_ENTRIES) {
-            let mut payload = partition.to_le_bytes().to_vec();
+            let mut payload = group.to_le_bytes().to_vec();
             for (hash, entry) in entries {
                 write_listed(*hash, entry, &mut payload);
             }
@@ -357,13 +359,13 @@ impl Found {
     ) -> Result<(), ParseError> {
         let mut loading: Option<(u32, Objects)> = None;
         parse::walk(&*self.file, |chunk| {
-            let Chunk::Objects { partition, entries } = chunk else {
+            let Chunk::Objects { group, entries } = chunk else {
                 return;
             };
-            if let Some((other, objects)) = loading.take_if(|(of, _)| *of != partition) {
-                load_partition(index, other, objects);
+            if let Some((other, objects)) = loading.take_if(|(of, _)| *of != group) {
+                index.load(other, objects);
             }
-            let (_, objects) = loading.get_or_insert_with(|| (partition, Vec::new()));
+            let (_, objects) = loading.get_or_insert_with(|| (group, Vec::new()));
             for (hash, entry) in entries.into_iter().filter(|(_, e)| is_current(e.place)) {
                 match objects.last_mut().filter(|(last, _)| *last == hash) {
                     Some((_, entries)) => entries.push(entry),
@@ -371,19 +373,15 @@ impl Found {
                 }
             }
         })?;
-        if let Some((partition, objects)) = loading {
-            load_partition(index, partition, objects);
+        if let Some((group, objects)) = loading {
+            index.load(group, objects);
         }
         Ok(())
     }
 }
 
-/// Objects of a partition and what of them counts.
+/// Objects of a group and what of them counts.
 type Objects = Vec<(ObjectHash, Vec<Entry>)>;
-
-fn load_partition(index: &Index, partition: u32, objects: Objects) {
-    index.load(partition, objects);
-}
 
 #[cfg(test)]
 mod tests;

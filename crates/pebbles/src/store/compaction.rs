@@ -451,12 +451,12 @@ impl Compaction {
     /// Settles entries whose records were not found.
     fn end_left_over(&self) -> Result<(), PebblesError> {
         let (mut is_all_read, mut damaged) = (true, Vec::new());
-        for partition in self.store.index.partitions() {
-            for (hash, entries) in self.store.index.objects(partition) {
+        for group in self.store.index.groups() {
+            for (hash, entries) in self.store.index.group_objects(group) {
                 let left = entries.iter().filter(|e| e.place.slot == self.source.slot);
                 for entry in left.filter(|entry| !self.going.contains_key(&entry.place)) {
                     let one = Broken {
-                        partition,
+                        partition: group,
                         hash,
                         place: entry.place,
                     };

@@ -86,7 +86,8 @@ impl Store {
             // The first record of an object may end the others with it.
             let mut objects = HashSet::new();
             let (together, later) = left.into_iter().partition::<Vec<_>, _>(|one| {
-                objects.len() < TOGETHER_MAX && objects.insert((one.partition, one.hash))
+                objects.len() < TOGETHER_MAX
+                    && objects.insert((self.index.group_of(one.partition, one.hash), one.hash))
             });
             self.quarantine_together(&together, reason, &mut ended);
             left = later;

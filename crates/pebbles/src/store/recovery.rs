@@ -285,9 +285,10 @@ impl Replay<'_> {
 
     /// A record is there once more: the damaged one of before counts no longer.
     fn forget_damaged(&mut self, header: &RecordHeader) {
+        let group_of = |partition| self.index.group_of(partition, header.hash);
         let is_it = |damaged: &Damaged| {
             damaged.hash == header.hash
-                && damaged.partition == header.partition
+                && group_of(damaged.partition) == group_of(header.partition)
                 && damaged.kind == header.kind
                 && damaged.timestamp == header.timestamp
                 && damaged.fragment == fragment_of(header)
@@ -382,8 +383,8 @@ fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
 
 /// Counts the bytes of all entries.
 fn settle(volumes: &Volumes, index: &Index) {
-    for partition in index.partitions() {
-        for (_, entries) in index.objects(partition) {
+    for group in index.groups() {
+        for (_, entries) in index.group_objects(group) {
             for entry in entries {
                 if let Some(volume) = volumes.get(entry.place.slot) {
                     volume.add_live(entry.place.len.into());

@@ -9,6 +9,7 @@
 mod disk;
 mod model;
 mod owed;
+mod partitions;
 mod world;
 
 use cairn_types::plant::Plant;

@@ -2,7 +2,9 @@
 
 use cairn_disk::owed::{Debt, Owed};
 use cairn_pebbles::object::EntryKind;
+use cairn_types::Timestamp;
 
+use crate::model::Key;
 use crate::world::{Checked, World};
 
 impl World {
@@ -33,8 +35,9 @@ impl World {
             }
         }
         let debts = made.into_iter();
-        let debts = debts.map(|(owed, debt)| (((owed.partition, owed.hash), owed.timestamp), debt));
-        self.debts = debts.collect();
+        self.debts = debts
+            .map(|(owed, debt)| (self.row_of(&owed), debt))
+            .collect();
         self.settle_some();
         Ok(())
     }
@@ -54,9 +57,12 @@ impl World {
         }
         if let Some((store, _)) = &self.store {
             for (owed, debt) in store.take_failed_rows(2) {
-                let what = ((owed.partition, owed.hash), owed.timestamp);
-                self.debts.push((what, debt));
+                self.debts.push((self.row_of(&owed), debt));
             }
         }
+    }
+
+    fn row_of(&self, owed: &Owed) -> (Key, Timestamp) {
+        (self.key_of(owed.partition, owed.hash), owed.timestamp)
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_disk::owed::Debt;
 use cairn_pebbles::format::{Class, Kind, NewRecord};
+use cairn_pebbles::index::Grouping;
 use cairn_pebbles::object::{Entry, EntryKind, Rules};
 use cairn_pebbles::{
     Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
@@ -26,7 +27,8 @@ pub(crate) struct World {
     model: Model,
     pub(super) store: Option<(Arc<Store>, Upkeep)>,
     clock: Arc<AtomicU64>,
-    keys: Vec<Key>,
+    pub(super) keys: Vec<Key>,
+    pub(super) grouping: Grouping,
     volume_bytes: u64,
     read_errors: Arc<ReadErrors>,
     has_faults: bool,
@@ -60,6 +62,10 @@ impl World {
             (number % 3, ObjectHash(hash.to_be_bytes()))
         });
         let keys = keys.collect();
+        let grouping = match dice.number() % 2 {
+            0 => Grouping::ByHash,
+            _ => Grouping::ByPartition,
+        };
         World {
             disk: SimDisk::new(dice.number(), volumes * volume_bytes),
             model: Model {
@@ -72,6 +78,7 @@ impl World {
             store: None,
             clock: Arc::new(AtomicU64::new(1_000_000)),
             keys,
+            grouping,
             volume_bytes,
             read_errors: Arc::default(),
             has_faults: dice.number().is_multiple_of(3),
@@ -106,6 +113,7 @@ impl World {
         let epochs = Mutex::new(SplitMix::new(self.dice.number()));
         Config {
             rules: self.model.rules,
+            grouping: self.grouping,
             volume_bytes: self.volume_bytes,
             reclaim_age: self.model.reclaim_age,
             now: Box::new(move || Timestamp::from_secs(clock.load(Ordering::Relaxed))),
@@ -336,7 +344,7 @@ impl World {
         };
         let record = NewRecord {
             kind,
-            partition: key.0,
+            partition: self.partition_of(key),
             hash: key.1,
             timestamp,
             fragment,
@@ -367,7 +375,7 @@ impl World {
         };
         Change::Remove {
             kind: Kind::Removed,
-            partition: key.0,
+            partition: self.partition_of(key),
             hash: key.1,
             fragment: None,
             expected: Expected::Entries(entries),
@@ -464,18 +472,11 @@ impl World {
                 return Err(format!("{name} was kept, and is gone"));
             }
         }
-        for partition in store.index().partitions() {
-            for (hash, _) in store.index().objects(partition) {
-                if !self.keys.contains(&(partition, hash)) {
-                    return Err(format!("{} is nobody's", hash.hex()));
-                }
-            }
-        }
-        Ok(())
+        self.check_partitions(&store)
     }
 
     fn read(&mut self, store: &Arc<Store>, key: Key, entry: Entry) -> Checked {
-        let (partition, hash) = key;
+        let (partition, hash) = (self.partition_of(key), key.1);
         match store.read(partition, hash, entry.place) {
             Ok(stored) => {
                 let is_data = entry.is_content();

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_pebbles::format::{Class, Kind, NewRecord, VolumeHeader};
+use cairn_pebbles::index::Grouping;
 use cairn_pebbles::medium::Folder;
 use cairn_pebbles::object::{Entry, Rules};
 use cairn_pebbles::{
@@ -124,6 +125,7 @@ impl Setup {
         let clock = self.clock.clone();
         let epochs = AtomicU64::new(clock.fetch_add(1, Ordering::Relaxed) << 20);
         let config = Config {
+            grouping: Grouping::ByPartition,
             rules: Rules::default(),
             volume_bytes: self.volume_bytes,
             reclaim_age: Duration::from_secs(1000),

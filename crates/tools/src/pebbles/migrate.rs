@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engine, Engines, barred};
 use cairn_formats::ini::Section;
 use cairn_node::cluster::Clusters;
-use cairn_node::engines::{EngineModules, SharedState};
+use cairn_node::engines::{EngineModules, SharedState, part_powers};
 use cairn_node::lock::FolderLock;
 use cairn_pebbles::migration::IDLE_CLOSE;
 use cairn_pebbles::{Migrated, Migration, PebblesConfig, PebblesEngine};
@@ -80,6 +80,11 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
     let mut shared = SharedState::default();
     let set = EngineModules::all().make(&cluster, &section, &devices, &mut shared)?;
     let policies = chosen(called, direction, &set.engines, conf.policies.iter())?;
+    if direction == Direction::Export {
+        // By the part power of the ring, in which volumes are not.
+        let rings = cluster.rings().map(drop);
+        rings.context("a ring says in which partition's folder a file is")?;
+    }
 
     let of_files = DiskFileConfig {
         reclaim_age: NEVER,
@@ -96,6 +101,8 @@ pub(super) fn run(called: &Migrate, direction: Direction, out: &mut impl Write) 
     let files: Arc<dyn Engine> = Arc::new(files);
     let hash_path = conf.hash_path.clone();
     let volumes = PebblesEngine::new(hash_path, &conf.policies, of_volumes, Arc::default());
+    // Objects go to the partitions that they are in now.
+    let volumes = volumes.with_part_powers(part_powers(&cluster));
     let volumes: Arc<dyn Engine> = Arc::new(volumes);
     let (from, to) = match direction {
         Direction::Import => (files, volumes.clone()),

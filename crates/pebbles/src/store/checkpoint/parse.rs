@@ -5,7 +5,7 @@ use cairn_types::{ObjectHash, Timestamp};
 use thiserror::Error;
 
 use super::{
-    CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, TOMBSTONE, VOLUME,
+    CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, TOMBSTONE, VERSION, VOLUME,
     VolumeState, chunk_crc,
 };
 use crate::format::Class;
@@ -32,7 +32,7 @@ pub(crate) enum ParseError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Objects {
-        partition: u32,
+        group: u32,
         entries: Vec<(ObjectHash, Entry)>,
     },
     Volumes(Vec<VolumeState>),
@@ -68,7 +68,7 @@ pub(super) fn walk(
         return Err(ParseError::Short);
     }
     let field = |at| u64_at(&header, at).ok_or(ParseError::Short);
-    if field(0)? != MAGIC || field(8)? != 1 {
+    if field(0)? != MAGIC || !(1..=VERSION).contains(&field(8)?) {
         return Err(ParseError::Magic);
     }
     if u64::from(crc32fast::hash(&header[..24])) != field(24)? {
@@ -107,7 +107,7 @@ pub(super) fn walk(
 
 /// `None`: not what was ever written.
 pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk> {
-    let (partition, rest) = match kind {
+    let (group, rest) = match kind {
         Chunk::SIMPLE | Chunk::LISTED => (u32_at(payload, 0)?, payload.get(4..)?),
         _ => (0, payload),
     };
@@ -133,7 +133,7 @@ pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk> {
         _ => listed(row),
     });
     Some(Chunk::Objects {
-        partition,
+        group,
         entries: entries.collect::<Option<_>>()?,
     })
 }

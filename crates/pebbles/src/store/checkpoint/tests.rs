@@ -49,7 +49,7 @@ proptest! {
             write_listed(*hash, entry, &mut payload);
         }
         let parsed = parse_chunk(Chunk::LISTED, &payload);
-        prop_assert_eq!(parsed, Some(Chunk::Objects { partition: 7, entries }));
+        prop_assert_eq!(parsed, Some(Chunk::Objects { group: 7, entries }));
     }
 
     #[test]

@@ -15,6 +15,7 @@ const TOMBSTONES: u64 = 2000;
 fn store(root: &std::path::Path, now: &Arc<AtomicU64>) -> Arc<Store> {
     let (clock, epochs) = (now.clone(), AtomicU64::new(1));
     let config = Config {
+        grouping: crate::index::Grouping::ByHash,
         rules: Rules::default(),
         volume_bytes: 256 << 10,
         reclaim_age: Duration::from_secs(1000),
