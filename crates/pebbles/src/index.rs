@@ -282,6 +282,10 @@ impl Index {
         loaded.slots = slots.map(|(h, e)| (Key::of(h), Slot::of(&e[0]))).collect();
         let lists = lists.into_iter();
         loaded.lists = lists.map(|(h, e)| (Key::of(h), e.into())).collect();
+        // All of it may be in volumes that are used anew.
+        if loaded.is_empty() {
+            return;
+        }
         count(&self.objects, 0, loaded.len());
         count(&self.listed, 0, loaded.lists.len());
         self.shard(group).write().insert(group, loaded);

@@ -147,6 +147,17 @@ fn partitions_follow_from_hashes() {
     assert!(found.iter().all(|entries| *entries == found[0]) && !found[0].is_empty());
 }
 
+/// A partition of which nothing is left is not listed: a replicator would take it for one to be handed over.
+#[test]
+fn nothing_is_loaded_of_a_group_whose_volumes_are_used_anew() {
+    for grouping in [Grouping::ByHash, Grouping::ByPartition] {
+        let index = Index::new(RULES, grouping);
+        index.load(3, Vec::new());
+        index.load(4, vec![(ObjectHash([0; 16]), Vec::new())]);
+        assert!(index.partitions(Some(5)).is_empty() && index.groups().is_empty());
+    }
+}
+
 /// A million objects of one record each, put in at random, cost at most 60 bytes each.
 #[test]
 fn memory_of_an_object() {

@@ -4,7 +4,7 @@ use cairn_disk::owed::{Debt, Owed};
 use cairn_pebbles::object::EntryKind;
 use cairn_types::Timestamp;
 
-use crate::model::Key;
+use crate::model::{Key, Write};
 use crate::world::{Checked, World};
 
 impl World {
@@ -40,6 +40,13 @@ impl World {
             .collect();
         self.settle_some();
         Ok(())
+    }
+
+    /// No row is owed any more of what was removed, though the same record may come again.
+    pub(super) fn forget_rows(&mut self, key: Key, write: &Write) {
+        if let Write::Remove(up_to, _) = write {
+            self.owed.retain(|(of, at)| *of != key || at > up_to);
+        }
     }
 
     /// Makes some rows durable that are owed; others are dropped, and taken again.

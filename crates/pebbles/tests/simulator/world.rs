@@ -421,7 +421,10 @@ impl World {
                 continue;
             };
             match ended {
-                Ok(Outcome::Written) => self.model.note(key, write, true),
+                Ok(Outcome::Written) => {
+                    self.forget_rows(key, &write);
+                    self.model.note(key, write, true);
+                }
                 // Something newer was there before the batch.
                 Ok(Outcome::Obsolete) => {}
                 Err(PebblesError::NoSpace) => {
