@@ -282,30 +282,6 @@ impl Device {
         self.submit(&self.lanes.reads, false, work)
     }
 
-    /// Runs `work` on the calling thread if the object is expected to be in memory (`touched.rs`).
-    /// `None` if it is not: use [`Device::read`].
-    ///
-    /// # Errors
-    /// Those of `work`. A device that cannot be opened gives `None`.
-    pub fn read_cached<T>(
-        &self,
-        hash: &ObjectHash,
-        work: impl FnOnce(&Disk) -> Option<Result<T, DiskError>>,
-    ) -> Option<Result<T, DiskError>> {
-        let touched = &self.state.touched;
-        if !touched.may_read(hash) {
-            return None;
-        }
-        let disk = self.state.disk().ok()?;
-        let begun = disk.instant();
-        let read = work(&disk);
-        touched.record_latency(disk.instant().saturating_duration_since(begun));
-        if let Some(Err(error)) = &read {
-            self.state.note(error);
-        }
-        read
-    }
-
     /// Runs `work` on a write thread; refused if the device is poisoned.
     pub fn write<T, F>(&self, work: F) -> Run<T>
     where

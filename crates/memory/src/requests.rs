@@ -286,6 +286,10 @@ impl ObjectEngine for MemoryEngine {
         Some(self.open(disk, key, options))
     }
 
+    fn has_index(&self) -> bool {
+        true
+    }
+
     fn create(
         &self,
         disk: &Disk,

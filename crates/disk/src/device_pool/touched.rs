@@ -14,6 +14,8 @@ use cairn_types::ObjectHash;
 use cairn_types::dilation::dilated;
 use cairn_types::heuristic::Heuristic;
 
+use super::{Device, Disk};
+use crate::error::DiskError;
 use crate::hot::EventTimes;
 
 /// Capacity of the table of recent objects: half a megabyte.
@@ -89,6 +91,48 @@ impl InlineReadGate {
 
     fn milliseconds(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
+    }
+}
+
+impl Device {
+    /// Runs `work` on the calling thread if the object is expected to be in memory. `None` if it is not: use
+    /// [`Device::read`].
+    ///
+    /// # Errors
+    /// Those of `work`. A device that cannot be opened gives `None`.
+    pub fn read_cached<T>(
+        &self,
+        hash: &ObjectHash,
+        work: impl FnOnce(&Disk) -> Option<Result<T, DiskError>>,
+    ) -> Option<Result<T, DiskError>> {
+        let touched = &self.state.touched;
+        if !touched.may_read(hash) {
+            return None;
+        }
+        let disk = self.state.disk().ok()?;
+        let begun = disk.instant();
+        let read = work(&disk);
+        touched.record_latency(disk.instant().saturating_duration_since(begun));
+        self.noted(read)
+    }
+
+    /// Runs `work`, which never waits for the disk, on the calling thread, whatever was used lately.
+    ///
+    /// # Errors
+    /// Those of `work`. A device that cannot be opened gives `None`.
+    pub fn read_indexed<T>(
+        &self,
+        work: impl FnOnce(&Disk) -> Option<Result<T, DiskError>>,
+    ) -> Option<Result<T, DiskError>> {
+        let disk = self.state.disk().ok()?;
+        self.noted(work(&disk))
+    }
+
+    fn noted<T>(&self, read: Option<Result<T, DiskError>>) -> Option<Result<T, DiskError>> {
+        if let Some(Err(error)) = &read {
+            self.state.note(error);
+        }
+        read
     }
 }
 

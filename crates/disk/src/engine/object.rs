@@ -129,6 +129,12 @@ pub trait ObjectEngine: Send + Sync {
         options: &OpenOptions,
     ) -> Option<Result<OpenObject, DiskError>>;
 
+    /// Whether `open_cached` never waits for a disk, since an index in memory says which objects there are:
+    /// then it may be called for any object, not only for one that was used lately.
+    fn has_index(&self) -> bool {
+        false
+    }
+
     /// Begins an upload of `size` bytes, if known. With `hash`, computes the MD5.
     ///
     /// # Errors

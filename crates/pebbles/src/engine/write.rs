@@ -183,6 +183,10 @@ impl ObjectEngine for PebblesEngine {
         self.try_open_cached(disk, key, options)
     }
 
+    fn has_index(&self) -> bool {
+        true
+    }
+
     fn create(
         &self,
         disk: &Disk,

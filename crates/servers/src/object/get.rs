@@ -128,17 +128,7 @@ impl Inner {
             inline_limit,
             fragment: preferred(asked.headers)?,
         };
-        let cached = target.device.read_cached(&target.key.hash, |disk| {
-            target.engine.open_cached(disk, &target.key, &options)
-        });
-        if let Some(open) = cached {
-            return Ok(open?);
-        }
-        let (engine, key) = (target.engine.clone(), target.key.clone());
-        let open = target
-            .device
-            .read(move |disk| engine.open(disk, &key, &options));
-        Ok(open.await?)
+        Ok(target.open(options).await?)
     }
 
     fn one_range(

@@ -101,16 +101,12 @@ impl Inner {
         target: &Target,
         now: Timestamp,
     ) -> Result<LocalState, Refusal> {
-        let (engine, key) = (target.engine.clone(), target.key.clone());
-        let opened = target
-            .device
-            .read(move |disk| engine.open(disk, &key, &OpenOptions::metadata(now)));
         let of_gone = |at| LocalState {
             data: at,
             newest: at,
             etag: None,
         };
-        match opened.await {
+        match target.open(OpenOptions::metadata(now)).await {
             Ok(open) => {
                 let info = open.info;
                 let etag = alternate_etag(&parts.headers, &info).unwrap_or(info.etag());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::{Device, Engine, ObjectKey};
+use cairn_disk::{Device, Disk, DiskError, Engine, ObjectKey, OpenObject, OpenOptions};
 use cairn_http::params::{split_path, unquote};
 use cairn_http::respond::header;
 use cairn_types::{PolicyIndex, Timestamp};
@@ -116,6 +116,27 @@ impl Inner {
                 }
             })
             .map_err(Refusal::BadRequest)
+    }
+}
+
+impl Target {
+    /// Opens the object: on the calling thread if memory has all that this takes, since to hand it to a
+    /// thread of the device and back costs more than to find out that there is no object; else there.
+    pub(super) async fn open(&self, options: OpenOptions) -> Result<OpenObject, DiskError> {
+        let Target { engine, key, .. } = self;
+        let cached = |disk: &Disk| engine.open_cached(disk, key, &options);
+        let cached = match engine.has_index() {
+            true => self.device.read_indexed(cached),
+            false => self.device.read_cached(&key.hash, cached),
+        };
+        if let Some(open) = cached {
+            return open;
+        }
+        let (engine, key) = (engine.clone(), key.clone());
+        let open = self
+            .device
+            .read(move |disk| engine.open(disk, &key, &options));
+        open.await
     }
 }
 

@@ -102,6 +102,19 @@ fn a_device_that_is_gone_answers_nothing() {
     }
 }
 
+/// The index has all names: no thread of the device is needed to find that there is no object.
+#[test]
+fn absent_names_are_known_from_memory() {
+    let setup = Setup::new(false);
+    put(&setup.engine, &setup.disk, &key("o"), 1_000_000, b"first");
+    let options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
+    assert!(setup.engine.has_index());
+    let absent = setup
+        .engine
+        .open_cached(&setup.disk, &key("absent"), &options);
+    assert!(matches!(absent, Some(Err(DiskError::NotExist))));
+}
+
 /// A lazy unmount takes the folder away while its files are open.
 #[test]
 fn a_device_that_is_gone_is_closed_though_it_is_asked_for() {

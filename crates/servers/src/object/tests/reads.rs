@@ -193,3 +193,34 @@ over_engines!(
     expired_objects_are_not_found,
     suffix_hashes,
 );
+
+/// With an index in memory an absent name needs none of the device's threads, nor does a promise to write it.
+#[tokio::test]
+async fn an_indexed_engine_answers_for_absent_names_while_all_threads_are_busy() {
+    let world = world(Kind::Memory);
+    let device = world.devices.get("sda1").unwrap();
+    let (free, busy) = std::sync::mpsc::channel::<()>();
+    let busy = Arc::new(Mutex::new(busy));
+    let hold = || {
+        let busy = busy.clone();
+        device.read(move |_| {
+            let _ = busy.lock().unwrap().recv();
+            Ok(())
+        })
+    };
+    let held: Vec<_> = (0..16).map(|_| hold()).collect();
+    let asked = async {
+        assert_eq!(world.head("o", &[]).await.status, 404);
+        let headers = [
+            "x-timestamp: 4000000000.00000",
+            "x-backend-promise-token: a",
+            "x-backend-promise-action: look",
+        ];
+        let looked = world.send("PROMISE", "o", &headers, "").await;
+        assert_eq!(looked.status, 204);
+    };
+    let asked = tokio::time::timeout(Duration::from_secs(10), asked).await;
+    drop(free);
+    asked.unwrap();
+    drop(held);
+}
