@@ -8,7 +8,7 @@
 
 mod nesting;
 
-pub(crate) use nesting::is_index;
+pub(crate) use nesting::{is_index, is_long_hole};
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,6 +28,7 @@ use crate::history;
 use crate::nested::Known;
 use crate::store::{
     Expect, Headers, ObjectName, Part, Result, SEGMENTS, Segment, Store, StoreError, Why,
+    zeros_folder,
 };
 use crate::superseded::Superseded;
 
@@ -378,7 +379,7 @@ impl<S: Store> Committer<S> {
             if is_too_large {
                 continue;
             }
-            let name = |bytes: u64| format!("{SEGMENTS}/zeros/{bytes}");
+            let name = |bytes: u64| format!("{}{bytes}", zeros_folder());
             let segment = self.segment(&name(bytes), bytes);
             for below in 0..=level {
                 let bytes = bytes_of(below);

@@ -6,16 +6,17 @@
 //! manifest, like a commit; concurrent results of others are kept.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
 
 use crate::cache::{Reader, Version};
-use crate::commit::Committer;
+use crate::commit::{Committer, Limits, is_long_hole};
 use crate::content::{FileSource, Layout};
 use crate::extents::Span;
 use crate::history;
-use crate::nested::whole;
+use crate::nested::{Nested, bytes_of, whole};
 use crate::store::{
     Expect, Form, ObjectName, Part, Result, Segment, Stat, Store, StoreError, Why, asks_for_a_look,
     file_id,
@@ -48,11 +49,34 @@ pub(crate) struct Outcome {
     pub(crate) left: usize,
 }
 
+/// The parts that replace a nested manifest: a segment for each run of small parts between long holes,
+/// and what was no such run.
+struct Flat {
+    parts: Vec<Part>,
+    /// The segments created here.
+    made: Vec<Arc<Segment>>,
+}
+
+/// Ranges of parts between long holes; each hole is a range of its own.
+fn runs(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    let mut is_open = false;
+    for (i, part) in parts.iter().enumerate() {
+        let is_hole = is_long_hole(part, limits);
+        match runs.last_mut() {
+            Some(last) if is_open && !is_hole => last.end = i + 1,
+            _ => runs.push(i..i + 1),
+        }
+        is_open = !is_hole;
+    }
+    runs
+}
+
 /// State of flattening between swaps.
 #[derive(Default)]
 struct Work {
-    /// The segment with a nested manifest's bytes, by the manifest's name.
-    flat: HashMap<Arc<str>, Arc<Segment>>,
+    /// The replacements of nested manifests, by these manifests' names.
+    flat: HashMap<Arc<str>, Flat>,
     /// Segments created here, and those of versions that were replaced here. What another mount has
     /// replaced is its business: under the name there may be another file now, and the one before may
     /// have another name.
@@ -66,8 +90,8 @@ impl Work {
     /// knows the segments that were created here.
     fn settle(&mut self, layout: &Layout) {
         let segments = layout.segments();
-        let mut flat = self.flat.values();
-        if flat.any(|flat| segments.contains(flat)) {
+        let mut made = self.flat.values().flat_map(|flat| &flat.made);
+        if made.any(|made| segments.contains(made)) {
             self.replaced.extend(self.doubtful.drain());
         }
     }
@@ -106,13 +130,20 @@ impl<S: Store> Committer<S> {
     /// Does a layout need flattening?
     pub(crate) fn is_fragmented(&self, layout: &Layout) -> bool {
         let mut nested = layout.nested.iter();
-        nested.any(|n| self.is_small(n.segment.bytes, n.parts.len()))
+        nested.any(|nested| self.is_small(nested))
     }
 
-    fn is_small(&self, bytes: u64, parts: usize) -> bool {
+    /// Has a nested manifest a run of small parts, and is it about as long as a segment?
+    fn is_small(&self, nested: &Nested) -> bool {
         // A group's last part may exceed a segment's size.
         let bytes_max = self.limits.segment_bytes + self.limits.small_bytes;
-        bytes < bytes_max && bytes / (parts as u64).max(1) < self.limits.small_bytes
+        let is_run = |run: Range<usize>| self.is_small_run(&nested.parts[run]);
+        let mut runs = runs(&nested.parts, &self.limits).into_iter();
+        nested.segment.bytes < bytes_max && runs.any(is_run)
+    }
+
+    fn is_small_run(&self, run: &[Part]) -> bool {
+        run.len() > 1 && bytes_of(run) / (run.len() as u64) < self.limits.small_bytes
     }
 
     /// Flattens `share` of the file `name`.
@@ -155,20 +186,18 @@ impl<S: Store> Committer<S> {
                 Err(error) => return Err(error),
             };
             work.settle(&layout);
-            let (mine, others) = self.shares(&stat, &layout, share);
+            let (mine, others) = self.shares(&stat, &layout, parts.len(), share);
             match self.make_flat(&layout, &mine, work).await {
                 Ok(()) => {}
                 // A segment was removed with its version.
                 Err(error) if error.why == Why::NotFound => continue,
                 Err(error) => return Err(error),
             }
-            let swapped: Vec<Part> = parts
-                .iter()
-                .map(|part| match work.flat.get(&part.segment.name.name) {
-                    Some(flat) if part.length == flat.bytes => whole(flat),
-                    _ => part.clone(),
-                })
-                .collect();
+            let replaced = |part: &Part| match work.flat.get(&part.segment.name.name) {
+                Some(flat) if part.length == bytes_of(&flat.parts) => flat.parts.clone(),
+                _ => vec![part.clone()],
+            };
+            let swapped: Vec<Part> = parts.iter().flat_map(replaced).collect();
             if mine.is_empty() {
                 let left = others;
                 return Ok((Outcome { flattened, left }, Some(layout)));
@@ -201,14 +230,27 @@ impl<S: Store> Committer<S> {
         Err(StoreError::new(Why::Changed, message))
     }
 
-    /// The nested manifests for this mount to flatten, and the number of others'.
-    fn shares(&self, stat: &Stat, layout: &Layout, share: Share) -> (Vec<usize>, usize) {
+    /// The nested manifests for this mount to flatten, and the number of others'. `parts` is the number of
+    /// parts of the file's manifest: those that long holes would make too many of stay nested.
+    fn shares(
+        &self,
+        stat: &Stat,
+        layout: &Layout,
+        parts: usize,
+        share: Share,
+    ) -> (Vec<usize>, usize) {
         let mounts = history::mounts(&stat.headers);
         let (mut mine, mut others) = (Vec::new(), 0);
+        let mut room = self.limits.manifest_parts.saturating_sub(parts);
         for (i, nested) in layout.nested.iter().enumerate() {
-            if !self.is_small(nested.segment.bytes, nested.parts.len()) {
+            if !self.is_small(nested) {
                 continue;
             }
+            let more = self.flat_count(nested).saturating_sub(1);
+            let Some(rest) = room.checked_sub(more) else {
+                continue;
+            };
+            room = rest;
             let owner = owner(&mounts, &nested.segment.name.name);
             match share == Share::All || owner.is_none_or(|owner| owner == self.mount_id) {
                 true => mine.push(i),
@@ -218,26 +260,57 @@ impl<S: Store> Committer<S> {
         (mine, others)
     }
 
+    /// Number of parts that replace a nested manifest.
+    fn flat_count(&self, nested: &Nested) -> usize {
+        let count = |run: Range<usize>| match self.is_small_run(&nested.parts[run.clone()]) {
+            true => 1,
+            false => run.len(),
+        };
+        runs(&nested.parts, &self.limits)
+            .into_iter()
+            .map(count)
+            .sum()
+    }
+
     /// Creates segments for nested manifests in `mine` that have none yet.
     async fn make_flat(&self, layout: &Layout, mine: &[usize], work: &mut Work) -> Result<()> {
         let todo = mine.iter().filter_map(|i| layout.nested.get(*i));
         let todo = todo.filter(|nested| !work.flat.contains_key(&nested.segment.name.name));
         let make = |(segment, parts): (Arc<Segment>, Arc<Vec<Part>>)| async move {
-            self.check_end()?;
-            let flat = self.flat_segment(&segment, &parts).await?;
-            Ok::<_, StoreError>((segment.name.name.clone(), flat))
+            let mut flat = Flat {
+                parts: Vec::new(),
+                made: Vec::new(),
+            };
+            let result = self.flat_parts(&segment, &parts, &mut flat).await;
+            (segment.name.name.clone(), flat, result)
         };
         let todo: Vec<_> = todo.map(|n| (n.segment.clone(), n.parts.clone())).collect();
         let mut made =
             futures_util::stream::iter(todo.into_iter().map(make)).buffer_unordered(CONCURRENT_MAX);
-        while let Some(made) = made.next().await {
-            let (name, flat) = made?;
-            work.replaced.insert(flat.clone());
+        while let Some((name, flat, result)) = made.next().await {
+            work.replaced.extend(flat.made.iter().cloned());
+            result?;
             work.flat.insert(name, flat);
         }
         Ok(())
     }
 
+    async fn flat_parts(&self, nested: &Segment, parts: &[Part], flat: &mut Flat) -> Result<()> {
+        for run in runs(parts, &self.limits) {
+            let run = &parts[run];
+            if self.is_small_run(run) {
+                self.check_end()?;
+                let segment = self.flat_segment(nested, run).await?;
+                flat.parts.push(whole(&segment));
+                flat.made.push(segment);
+            } else {
+                flat.parts.extend_from_slice(run);
+            }
+        }
+        Ok(())
+    }
+
+    /// One segment with the bytes of parts of a nested manifest.
     async fn flat_segment(&self, nested: &Segment, parts: &[Part]) -> Result<Arc<Segment>> {
         let id = file_id(&nested.name.name);
         let id = id.ok_or_else(|| StoreError::new(Why::Refused, "a nested manifest of no file"))?;

@@ -33,6 +33,11 @@ pub(crate) fn links_folder() -> String {
     format!("{SEGMENTS}/links/")
 }
 
+/// Name prefix of the objects of zeros, of which holes consist.
+pub(crate) fn zeros_folder() -> String {
+    format!("{SEGMENTS}/zeros/")
+}
+
 pub(crate) fn is_id(text: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     text.len() == ID_CHARS && text.bytes().all(is_digit)

@@ -10,8 +10,9 @@ use futures_util::{StreamExt, TryStreamExt};
 use super::{Committer, Limits, Target};
 use crate::content::Layout;
 use crate::nested::{Nested, bytes_of, cut, is_same, whole};
-use crate::store::file_id;
-use crate::store::{Expect, Headers, Part, Result, Segment, Store, StoreError, Why};
+use crate::store::{
+    Expect, Headers, Part, Result, Segment, Store, StoreError, Why, file_id, zeros_folder,
+};
 
 const SUFFIX: &str = ".parts";
 /// Maximum concurrent requests for manifests of one file.
@@ -22,28 +23,64 @@ pub(crate) fn is_index(segment: &Segment) -> bool {
     segment.name.name.ends_with(SUFFIX)
 }
 
-/// Groups of parts that become one part of the file's manifest each. A part that is not small stays
-/// as it is, unless there are more parts than a manifest can have; groups end at multiples of a
-/// segment's size from the file's beginning, so that groups after a change stay the same.
-fn groups(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
+/// Minimum number of parts of a group with long holes: a file of few bytes and many holes keeps its
+/// single manifest.
+const GROUP_WITH_HOLES_MIN: usize = 16;
+
+/// A long hole, which flattening leaves as it is.
+pub(crate) fn is_long_hole(part: &Part, limits: &Limits) -> bool {
+    part.length >= limits.small_bytes && part.segment.name.name.starts_with(&zeros_folder())
+}
+
+/// Groups of the parts of `range`, which begin at `at` in the file. A part that is not small stays as it
+/// is; groups end at multiples of a segment's size from the file's beginning, so that groups after a
+/// change stay the same. With `joins_holes` a long hole is in the group of its neighbours.
+fn groups_in(
+    parts: &[Part],
+    range: Range<usize>,
+    mut at: u64,
+    limits: &Limits,
+    joins_holes: bool,
+) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     // State of the last group: whether it accepts more parts, and where it must end.
-    let (mut is_open, mut until, mut at) = (false, 0_u64, 0_u64);
-    for (i, part) in parts.iter().enumerate() {
-        let is_small = part.length < limits.small_bytes;
+    let (mut is_open, mut until) = (false, 0_u64);
+    for i in range {
+        let part = &parts[i];
+        let end = at + part.length;
+        let fits = |until: u64| match part.length < limits.small_bytes {
+            true => at < until,
+            false => joins_holes && end <= until && is_long_hole(part, limits),
+        };
         match groups.last_mut() {
-            Some(last)
-                if is_open && is_small && at < until && last.len() < limits.manifest_parts =>
-            {
+            Some(last) if is_open && fits(until) && last.len() < limits.manifest_parts => {
                 last.end = i + 1;
             }
             _ => {
                 groups.push(i..i + 1);
                 until = (at + 1).next_multiple_of(limits.segment_bytes);
+                is_open = fits(until);
             }
         }
-        is_open = is_small;
-        at += part.length;
+        at = end;
+    }
+    groups
+}
+
+/// Groups of parts that become one part of the file's manifest each. If there were more of them than a
+/// manifest can have parts, groups are as large as a manifest.
+///
+/// Long holes are in groups of many parts: hosts that write one file at different speeds leave such holes
+/// to each other, and between them would be indexes of a few parts each.
+fn groups(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
+    let (mut groups, mut at) = (Vec::new(), 0);
+    for group in groups_in(parts, 0..parts.len(), 0, limits, true) {
+        let start = at;
+        at += bytes_of(&parts[group.clone()]);
+        match group.len() < GROUP_WITH_HOLES_MIN {
+            true => groups.extend(groups_in(parts, group, start, limits, false)),
+            false => groups.push(group),
+        }
     }
     if groups.len() <= limits.manifest_parts {
         return groups;
@@ -191,6 +228,7 @@ impl<S: Store> Committer<S> {
 mod tests {
     use super::*;
     use crate::nested::tests::parts;
+    use crate::store::ObjectName;
 
     fn limits() -> Limits {
         Limits {
@@ -209,6 +247,48 @@ mod tests {
         assert_eq!(of(&[5, 5, 50, 5, 5]), [0..2, 2..3, 3..5]);
         // The maximum number of one manifest.
         assert_eq!(of(&[5; 10]), [0..4, 4..8, 8..10]);
+    }
+
+    /// Parts of these lengths; holes where the length is negative.
+    fn with_holes(lengths: &[i64]) -> Vec<Part> {
+        let magnitudes: Vec<u64> = lengths.iter().map(|length| length.unsigned_abs()).collect();
+        let mut parts = parts(&magnitudes);
+        for (part, length) in parts.iter_mut().zip(lengths) {
+            if *length < 0 {
+                let name = ObjectName::new("c", &format!("{}100", zeros_folder()));
+                part.segment = Arc::new(Segment { name, bytes: 100 });
+            }
+        }
+        parts
+    }
+
+    #[test]
+    fn groups_of_many_parts_have_long_holes_in_them() {
+        let limits = Limits {
+            manifest_parts: 200,
+            segment_bytes: 1000,
+            ..limits()
+        };
+        let of = |lengths: &[i64]| groups(&with_holes(lengths), &limits);
+        let many = [5, 5, -20].repeat(20);
+        assert_eq!(of(&many), [0..60]);
+        // The same bytes, which are no holes.
+        let data: Vec<i64> = many.iter().map(|length| length.abs()).collect();
+        assert_eq!(of(&data).len(), 40);
+        // With few parts the holes are between the groups.
+        assert_eq!(of(&[5, 5, -20, 5, 5, -20]), [0..2, 2..3, 3..5, 5..6]);
+        // One that goes beyond a segment's size ends the group.
+        let beyond = [[5; 20].as_slice(), &[-1000], &[5; 20]].concat();
+        assert_eq!(of(&beyond), [0..20, 20..21, 21..41]);
+        // Groups behind a change stay.
+        let ends = |lengths: &[i64]| {
+            let groups = groups(&with_holes(lengths), &limits).into_iter();
+            let end = |range: Range<usize>| bytes_of(&with_holes(lengths)[..range.end]);
+            groups.map(end).collect::<Vec<_>>()
+        };
+        let rest = [5, 5, -20].repeat(60);
+        let after = [[2, 3, 5, -20].as_slice(), &rest[3..]].concat();
+        assert_eq!(ends(&rest), ends(&after));
     }
 
     #[test]

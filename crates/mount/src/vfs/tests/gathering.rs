@@ -294,7 +294,7 @@ async fn a_file_is_not_flattened_while_it_is_written_here() {
     let ino = host.ino("f").await.unwrap();
     let (handle, _) = host.open(ino, WRITE).await.unwrap();
     for number in 0..RECORDS {
-        let offset = (number * 3 * RECORD) as u64;
+        let offset = (number * 2 * RECORD) as u64;
         let written = host.write(handle, offset, record(number).into(), false);
         written.await.unwrap();
     }

@@ -91,6 +91,78 @@ async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened(
     assert!(mounts[2].get("f").await.unwrap() == whole());
 }
 
+/// Writes twenty runs of three small parts, with long holes between them; returns the bytes.
+async fn runs_between_holes(mount: &Vfs<MemoryStore>, name: &str) -> Vec<u8> {
+    let ino = mount.put(name, b"").await.unwrap();
+    let mut expected = Vec::new();
+    for at in (0..20).flat_map(|run| [0, 5, 10].map(|at| run * 40 + at)) {
+        let (handle, _) = mount.open(ino, WRITE).await.unwrap();
+        let bytes = vec![at as u8 + 1; 5];
+        expected.resize(at, 0);
+        expected.extend_from_slice(&bytes);
+        let written = mount.write(handle, at as u64, bytes.into(), false);
+        written.await.unwrap();
+        mount.close(handle).await.unwrap();
+    }
+    expected
+}
+
+/// Hosts that write one file at different speeds leave long holes to each other: these are no ends of
+/// indexes, and flattening leaves them as they are.
+#[tokio::test]
+async fn long_holes_are_in_indexes_and_stay_holes() {
+    let store = MemoryStore::default();
+    let mount = host(&store);
+    let mut expected = runs_between_holes(&mount, "f").await;
+    let indexes = nested(&store);
+    assert!((1..=4).contains(&indexes), "{:?}", store.names());
+    assert!(store.whole("f").unwrap() == expected);
+    let outcome = mount.committer.flatten("f", Share::All).await.unwrap();
+    assert!(outcome.flattened.is_some());
+    assert_eq!(nested(&store), 0);
+    assert!(store.whole("f").unwrap() == expected);
+    assert_eq!(segments(&store), needed(&store, "f").await);
+    let stored = segments(&store).into_iter();
+    let stored: usize = stored.map(|name| store.whole(&name).unwrap().len()).sum();
+    assert!(stored < 400, "{stored} bytes are stored of 300");
+    assert!(mount.get("f").await.unwrap() == expected);
+    // Written again the file has indexes again, of which only the run that has changed is flattened.
+    let ino = mount.ino("f").await.unwrap();
+    let (handle, _) = mount.open(ino, WRITE).await.unwrap();
+    let written = mount.write(handle, 405, vec![7; 2].into(), false);
+    written.await.unwrap();
+    mount.close(handle).await.unwrap();
+    expected[405..407].fill(7);
+    store.take_calls();
+    mount.committer.flatten("f", Share::All).await.unwrap();
+    let calls = store.take_calls();
+    let puts = calls.iter().filter(|call| call.starts_with("PUT"));
+    assert_eq!(puts.count(), 2, "{calls:?}");
+    assert!(store.whole("f").unwrap() == expected);
+}
+
+#[tokio::test]
+async fn a_flat_manifest_has_no_more_parts_than_it_may() {
+    let store = MemoryStore::default();
+    let limits = Limits {
+        parts_max: 10_000,
+        manifest_parts: 30,
+        ..limits()
+    };
+    let mount = mount_with(&store, limits);
+    let expected = runs_between_holes(&mount, "f").await;
+    let before = nested(&store);
+    // Indexes whose parts do not fit stay, and are no reason to try again.
+    for _ in 0..2 {
+        mount.committer.flatten("f", Share::All).await.unwrap();
+        let etag = store.head("f").await.unwrap().etag;
+        let parts = store.manifest("f", &etag).await.unwrap().unwrap();
+        assert!(parts.len() <= 30, "{} parts", parts.len());
+        assert!((1..before).contains(&nested(&store)), "of {before}");
+        assert!(store.whole("f").unwrap() == expected);
+    }
+}
+
 #[tokio::test]
 async fn a_share_that_nobody_does_is_done_by_another() {
     let store = MemoryStore::default();
