@@ -50,7 +50,7 @@ impl Demands {
         placement: &Placement,
     ) -> Result<Demands, AdviseError> {
         let mut engine = Engine::new(1);
-        let none = HashSet::new();
+        let none = (HashSet::new(), None);
         let world = World::new(cluster, workload, calibration, placement, &mut engine, none)?;
         let mut world = world.without_spread();
         let mut dice = Dice::new(1);

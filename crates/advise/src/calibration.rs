@@ -126,9 +126,10 @@ pub struct FileCost {
     pub home_member: f64,
     /// Bytes of the journal for each row in a database's log.
     pub journal_entry: f64,
-    /// Seconds after rows in which others are logged. Rows are logged that come within a tenth of a
-    /// second, and all after them until the log is merged, which is seldom under load.
+    /// Seconds after rows in which others are logged, and all after them until the log is merged.
     pub busy_seconds: f64,
+    /// Age at which a log of rows is merged.
+    pub merge_seconds: f64,
 }
 
 impl Default for FileCost {
@@ -144,7 +145,8 @@ impl Default for FileCost {
             home_tables: 2.5,
             home_member: 1.7,
             journal_entry: 8192.0,
-            busy_seconds: 5.0,
+            busy_seconds: 0.1,
+            merge_seconds: 30.0,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Discrete-event engine: tasks execute steps at stations, in virtual time.
 //!
-//! A station has servers and one queue, served first come first served, or round-robin with a
-//! quantum like processors. A group collects tasks that need a sync while the previous sync is in
+//! A station has servers and one queue (`stations.rs`). A group collects tasks that need a sync while the previous sync is in
 //! progress, and then syncs once for all of them. A fork continues when the required number of its
 //! branches have ended, and the others have had their time; those still going continue in parallel.
 //! Branches of a fork may wait for each other at meetings.
 
 mod forks;
+mod stations;
 mod storage;
 
 use std::cmp::Ordering;
@@ -16,6 +16,8 @@ use crate::calibration::Medium;
 use crate::random::Dice;
 
 use forks::{Meeting, WaitsFor};
+pub use stations::{Counts, Quota};
+use stations::{Job, Owner, Station};
 pub use storage::{GatherCounts, Io, Work, Written};
 use storage::{Gathering, HardDisk, Run};
 
@@ -50,6 +52,8 @@ pub enum Step {
         linger: f64,
         branches: Vec<Vec<Step>>,
     },
+    /// Ends this branch if its fork has gone on without it.
+    UnlessOver,
     /// Waits until `need` of the `of` branches of its fork have come to the meeting of this number.
     Meet {
         number: usize,
@@ -63,40 +67,6 @@ pub enum Step {
 pub enum Happened {
     Ended { token: u64 },
     Alarm { token: u64 },
-}
-
-#[derive(Debug, Default)]
-struct Station {
-    servers: usize,
-    quantum: Option<f64>,
-    busy: usize,
-    queue: VecDeque<Job>,
-    counts: Counts,
-    changed_at: f64,
-}
-
-/// Sums since the last reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counts {
-    pub busy_seconds: f64,
-    /// Jobs in queue and service, integrated over seconds.
-    pub job_seconds: f64,
-    pub arrived: u64,
-    pub left: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Job {
-    owner: Owner,
-    left: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Task(usize),
-    /// A sync's CPU work, before its disk time.
-    Work(usize),
-    Group(usize),
 }
 
 #[derive(Debug)]
@@ -149,6 +119,10 @@ enum Event {
         station: usize,
         job: Job,
         slice: f64,
+    },
+    /// A quota of a station begins anew.
+    Refilled {
+        station: usize,
     },
     Waited {
         task: usize,
@@ -231,15 +205,6 @@ impl Engine {
         }
     }
 
-    pub fn add_station(&mut self, servers: usize, quantum: Option<f64>) -> usize {
-        self.stations.push(Station {
-            servers: servers.max(1),
-            quantum,
-            ..Station::default()
-        });
-        self.stations.len() - 1
-    }
-
     pub fn add_group(&mut self, disk: usize, processor: Option<usize>, medium: Medium) -> usize {
         self.groups.push(Group {
             disk,
@@ -268,10 +233,7 @@ impl Engine {
     /// Resets the statistics.
     pub fn reset_counts(&mut self) {
         self.reset_at = self.now;
-        for station in &mut self.stations {
-            station.counts = Counts::default();
-            station.changed_at = self.now;
-        }
+        self.reset_stations();
         for group in &mut self.groups {
             group.counts = GroupCounts::default();
         }
@@ -280,23 +242,6 @@ impl Engine {
 
     pub fn seconds_counted(&self) -> f64 {
         self.now - self.reset_at
-    }
-
-    pub fn counts(&mut self, station: usize) -> Counts {
-        let now = self.now;
-        self.stations[station].settle(now);
-        self.stations[station].counts
-    }
-
-    /// Utilisation of a station: the fraction of its servers that were busy.
-    pub fn utilisation(&mut self, station: usize) -> f64 {
-        let seconds = self.seconds_counted();
-        let busy = self.counts(station).busy_seconds;
-        if seconds > 0.0 {
-            busy / seconds / self.stations[station].servers as f64
-        } else {
-            0.0
-        }
     }
 
     /// Sums over all groups.
@@ -342,6 +287,7 @@ impl Engine {
             match due.event {
                 Event::Alarm { token } => return Some(Happened::Alarm { token }),
                 Event::Waited { task } => self.go_on(task),
+                Event::Refilled { station } => self.refilled(station),
                 Event::Lingered { task, fork } => self.lingered(task, fork),
                 Event::Disk { disk } => self.advance_disk(disk),
                 Event::Answered { disk, task } => self.answered(disk, task),
@@ -395,6 +341,12 @@ impl Engine {
             match self.tasks[task].steps.next() {
                 None => next = self.end(task),
                 Some(Step::Wait { seconds }) => self.after(seconds, Event::Waited { task }),
+                Some(Step::UnlessOver) => {
+                    if self.is_over(task) {
+                        self.tasks[task].steps = Vec::new().into_iter();
+                    }
+                    next = Some(task);
+                }
                 Some(Step::Serve { station, seconds }) => {
                     let owner = Owner::Task(task);
                     self.arrive(
@@ -414,62 +366,6 @@ impl Engine {
                     branches,
                 }) => next = self.fork(task, need, linger, branches),
                 Some(Step::Meet { number, need, of }) => next = self.meet(task, number, need, of),
-            }
-        }
-    }
-
-    fn arrive(&mut self, station: usize, job: Job) {
-        let now = self.now;
-        let at = &mut self.stations[station];
-        at.settle(now);
-        at.counts.arrived += 1;
-        if at.busy < at.servers {
-            at.busy += 1;
-            self.serve(station, job);
-        } else {
-            at.queue.push_back(job);
-        }
-    }
-
-    fn serve(&mut self, station: usize, job: Job) {
-        let slice = match self.stations[station].quantum {
-            Some(quantum) => job.left.min(quantum),
-            None => job.left,
-        };
-        self.after(
-            slice,
-            Event::Served {
-                station,
-                job,
-                slice,
-            },
-        );
-    }
-
-    fn served(&mut self, station: usize, mut job: Job, slice: f64) {
-        let now = self.now;
-        let at = &mut self.stations[station];
-        at.settle(now);
-        job.left -= slice;
-        let has_ended = job.left <= 1e-12;
-        if !has_ended {
-            at.queue.push_back(job);
-        } else {
-            at.counts.left += 1;
-        }
-        match at.queue.pop_front() {
-            Some(next) => self.serve(station, next),
-            None => at.busy -= 1,
-        }
-        if has_ended {
-            match job.owner {
-                Owner::Task(task) => self.go_on(task),
-                Owner::Work(group) => {
-                    let (disk, left) = (self.groups[group].disk, self.groups[group].on_disk);
-                    let owner = Owner::Group(group);
-                    self.arrive(disk, Job { owner, left });
-                }
-                Owner::Group(group) => self.synced(group),
             }
         }
     }
@@ -527,15 +423,6 @@ impl Engine {
     }
 }
 
-impl Station {
-    fn settle(&mut self, now: f64) {
-        let seconds = now - self.changed_at;
-        self.counts.busy_seconds += seconds * self.busy as f64;
-        self.counts.job_seconds += seconds * (self.busy + self.queue.len()) as f64;
-        self.changed_at = now;
-    }
-}
-
 /// Sums of seconds at each station and of group syncs in these steps, over all branches.
 pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usize, f64>) {
     for step in steps {
@@ -543,6 +430,8 @@ pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usiz
             Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
             Step::Sync { .. } => *engine_groups += 1.0,
             Step::Wait { .. } | Step::Io { .. } | Step::Join { .. } | Step::Meet { .. } => {}
+            // What comes behind it is the exception.
+            Step::UnlessOver => break,
             Step::Fork { branches, .. } => {
                 for branch in branches {
                     demands(branch, engine_groups, sums);

@@ -180,6 +180,7 @@ impl Placed<'_> {
             warm_up: operations / 8,
             lost: self.placement.zone_devices(self.cell.lost_zone),
             others: self.mean.others.unwrap_or(0.0),
+            dilation: self.cell.emulation.as_ref().map(|e| e.dilation),
             ..Options::default()
         };
         let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);
@@ -210,7 +211,7 @@ impl Placed<'_> {
     fn seconds(&self, calibration: &Calibration) -> Result<f64, AdviseError> {
         let mut engine = Engine::new(1);
         let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);
-        let none = HashSet::new();
+        let none = (HashSet::new(), None);
         let world = World::new(
             cluster,
             workload,
@@ -391,7 +392,8 @@ const SCALES: [Scale; 8] = [
 
 /// Figures that are scaled for emulated cells: their disks are known, and only what the store asks of them
 /// is not.
-const EMULATED_SCALES: [Scale; 9] = [
+const EMULATED_SCALES: [Scale; 10] = [
+    |c, by| c.files.second_commit_busy = (c.files.second_commit_busy * by).min(1.0),
     |c, by| c.files.last_commit_busy = (c.files.last_commit_busy * by).min(1.0),
     |c, by| c.files.second_commit = (c.files.second_commit * by).min(1.0),
     |c, by| c.files.journal_member *= by,

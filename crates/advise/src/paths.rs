@@ -7,12 +7,14 @@
 //! replica, or as many fragments as decoding needs; content that is not in memory is read from the
 //! disk. Bodies above [`STREAMED_MIN_BYTES`] are transferred by all parties concurrently.
 
+mod connections;
+mod emulated;
 mod writes;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::cache::hit_part;
-use crate::calibration::{Calibration, StoreCost};
+use crate::cache::{Held, Memory};
+use crate::calibration::{Calibration, FileCost, StoreCost};
 use crate::cluster::{Cluster, Processes, Role};
 use crate::engine::{Engine, Io, Step, Work};
 use crate::error::AdviseError;
@@ -20,13 +22,15 @@ use crate::hardware::Medium as Hardware;
 use crate::placement::Placement;
 use crate::random::{Dice, Spread};
 use crate::workload::{Operation, Workload};
+use connections::{Connections, End};
+use emulated::{add_processor, burst_speed, merge_seconds};
 
 /// Size in bytes above which bodies are streamed.
 const STREAMED_MIN_BYTES: f64 = 65_536.0;
-/// Bytes that a connection sends before it hears from its other end: ten segments of 9 kB.
-const FIRST_WINDOW_BYTES: f64 = 90e3;
 /// Quantum of a processor, in seconds.
 const QUANTUM_SECONDS: f64 = 1e-3;
+/// Most bytes that the kernel reads ahead of a reader.
+const READ_AHEAD_BYTES: f64 = 131_072.0;
 /// Fraction of an operation's CPU time before it waits for responses.
 const BEFORE: f64 = 0.6;
 
@@ -85,8 +89,13 @@ pub struct World<'a> {
     containers: Vec<Vec<Option<usize>>>,
     /// Gatherings of containers' rows, by container and device.
     rows: HashMap<(usize, usize), usize>,
-    /// Cache hit ratio of reads.
-    hit: f64,
+    memory: Memory,
+    /// Time at which the next operation begins.
+    pub now: f64,
+    connections: Connections,
+    /// Number of objects.
+    objects: usize,
+    dilation: Option<f64>,
     /// Fraction of a disk that contains objects.
     span: f64,
     spread: Spread,
@@ -110,15 +119,16 @@ impl KnownDisk {
         }
     }
 
-    fn add_rows(self, calibration: &Calibration, engine: &mut Engine) -> usize {
+    fn add_rows(self, files: &FileCost, engine: &mut Engine) -> usize {
         let (syncs, journal) = (self.syncs, self.journal);
         let work = Work::Rows { syncs, journal };
-        engine.add_gathering(work, self.disk, 1, &calibration.files)
+        engine.add_gathering(work, self.disk, 1, files)
     }
 }
 
 impl<'a> World<'a> {
-    /// Creates the stations of a placed cluster.
+    /// Creates the stations of a placed cluster. `dilation` is that of an emulated one: its limits of
+    /// processors and its caches are the emulator's.
     ///
     /// # Errors
     /// A medium that the calibration lacks.
@@ -128,7 +138,7 @@ impl<'a> World<'a> {
         calibration: &'a Calibration,
         placement: &'a Placement,
         engine: &mut Engine,
-        lost: HashSet<usize>,
+        (lost, dilation): (HashSet<usize>, Option<f64>),
     ) -> Result<World<'a>, AdviseError> {
         let (mut hosts, mut names) = (Vec::new(), Vec::new());
         let mut name = |station, kind, of: &str| {
@@ -140,7 +150,7 @@ impl<'a> World<'a> {
         };
         for host in &placement.hosts {
             let node = &cluster.node[host.node];
-            let processor = engine.add_station(node.cores as usize, Some(QUANTUM_SECONDS));
+            let processor = add_processor(node, dilation, engine);
             name(processor, "processors", &host.name);
             let link = (node.nic.0 > 0.0).then(|| [0, 1].map(|_| engine.add_station(1, None)));
             for station in link.into_iter().flatten() {
@@ -172,11 +182,16 @@ impl<'a> World<'a> {
             rows.into_iter().map(alive).collect()
         });
         let containers: Vec<Vec<Option<usize>>> = containers.collect();
+        let memory = Memory::new(cluster, workload, placement.objects.partitions(), dilation);
+        let files = FileCost {
+            merge_seconds: merge_seconds(&calibration.files, &memory, dilation),
+            ..calibration.files.clone()
+        };
         let mut rows = HashMap::new();
         for (number, devices) in containers.iter().enumerate() {
             for device in devices.iter().flatten() {
                 if let Some(known) = disks[placement.devices[*device].disk].known {
-                    let gathering = known.add_rows(calibration, engine);
+                    let gathering = known.add_rows(&files, engine);
                     rows.insert((number, *device), gathering);
                 }
             }
@@ -194,7 +209,11 @@ impl<'a> World<'a> {
             targets: HashMap::new(),
             containers,
             rows,
-            hit: hit_part(cluster, workload),
+            memory,
+            now: 0.0,
+            connections: Connections::new(workload.rate.is_some(), dilation),
+            objects: workload.objects.max(1.0) as usize,
+            dilation,
             span: (stored / raw.max(1.0)).min(1.0),
             hosts,
             disks,
@@ -249,22 +268,35 @@ impl<'a> World<'a> {
             0 => self.proxies[dice.below(self.proxies.len())],
             some => alive[(worker % some as u64) as usize],
         };
-        let partition = dice.below(self.placement.objects.partitions());
+        let object = dice.below(self.objects);
+        let partition = self.partition(object);
         let rows = self.targets(partition);
         let body = match operation {
             Operation::Read | Operation::Write => size,
             Operation::Head | Operation::Delete => 0.0,
         };
+        let trip = self.cluster.network.client_rtt_ms / 1000.0;
+        let ends = match operation {
+            Operation::Read => (End::Host(proxy), End::Worker(worker)),
+            _ => (End::Worker(worker), End::Host(proxy)),
+        };
+        let trips = self.connections.of_client(self.now, ends, trip, body);
         let mut steps = vec![Step::Wait {
-            seconds: self.cluster.network.client_rtt_ms / 1000.0 * (1.0 + more_windows(body)),
+            seconds: trip * trips,
         }];
+        let what = (object, &rows[..]);
         match operation {
-            Operation::Read => self.read(proxy, (partition, &rows), size, dice, &mut steps),
-            Operation::Head => self.read(proxy, (partition, &rows), 0.0, dice, &mut steps),
-            Operation::Write => self.write(proxy, &rows, Some(size), dice, &mut steps),
-            Operation::Delete => self.write(proxy, &rows, None, dice, &mut steps),
+            Operation::Read => self.read(proxy, what, size, dice, &mut steps),
+            Operation::Head => self.read(proxy, what, 0.0, dice, &mut steps),
+            Operation::Write => self.write(proxy, what, Some(size), dice, &mut steps),
+            Operation::Delete => self.write(proxy, what, None, dice, &mut steps),
         }
         steps
+    }
+
+    /// The partition of an object: as good as random, and always the same.
+    fn partition(&self, object: usize) -> usize {
+        Dice::new(object as u64).below(self.placement.objects.partitions())
     }
 
     fn is_up(&self, host: usize) -> bool {
@@ -304,7 +336,8 @@ impl<'a> World<'a> {
     }
 
     fn processor(&self, host: usize, seconds: f64, dice: &mut Dice) -> Option<Step> {
-        let speed = self.cluster.node[self.placement.hosts[host].node].core_speed;
+        let node = &self.cluster.node[self.placement.hosts[host].node];
+        let speed = burst_speed(node, self.dilation);
         (seconds > 0.0).then(|| Step::Serve {
             station: self.hosts[host].processor,
             seconds: self.spread.draw(seconds / speed, dice),
@@ -374,8 +407,10 @@ impl<'a> World<'a> {
             steps.extend(self.processor(a, seconds(bytes), dice));
             if a != b {
                 steps.extend(self.link(a, 1, bytes));
+                let (trip, ends) = (2.0 * self.half_trip(a, b), (End::Host(a), End::Host(b)));
+                let more = self.connections.more(self.now, ends, trip, bytes);
                 steps.push(Step::Wait {
-                    seconds: self.half_trip(a, b) * (1.0 + 2.0 * more_windows(bytes)),
+                    seconds: trip * (0.5 + more),
                 });
                 steps.extend(self.link(b, 0, bytes));
             }
@@ -416,7 +451,7 @@ impl<'a> World<'a> {
     fn read(
         &mut self,
         proxy: usize,
-        (partition, rows): (usize, &[usize]),
+        (object, rows): (usize, &[usize]),
         size: f64,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
@@ -433,7 +468,7 @@ impl<'a> World<'a> {
             None => (1, size, 0.0),
         };
         // One of the rows, in random order for each read. Handoffs have nothing yet.
-        let mut order: Vec<usize> = self.placement.objects.primaries(partition);
+        let mut order: Vec<usize> = self.placement.objects.primaries(self.partition(object));
         order.retain(|device| !self.lost.contains(device));
         if order.len() < need {
             order = rows.to_vec();
@@ -452,8 +487,12 @@ impl<'a> World<'a> {
             let bytes = cost.read_byte * cost.storage_part * part;
             let mut inner: Vec<Step> = Vec::new();
             inner.extend(self.processor(at.host, op + bytes, dice));
-            if size > 0.0 && dice.part() >= self.hit {
-                inner.push(self.disk_read(at.disk, part, dice));
+            if size > 0.0
+                && !self
+                    .memory
+                    .has(self.now, device, Held::Content(object), dice)
+            {
+                inner.extend(self.disk_read(at.disk, part, dice));
             }
             branches.push(self.call(proxy, at.host, [0.0, part], inner, dice));
         }
@@ -474,19 +513,27 @@ impl<'a> World<'a> {
         self.body(size, generator, (proxy, op, bytes), dice, steps);
     }
 
-    /// A read of content that is not in memory.
-    fn disk_read(&self, disk: usize, bytes: f64, dice: &mut Dice) -> Step {
+    /// A read of content that is not in memory: as much as the kernel reads ahead, and then the next.
+    fn disk_read(&self, disk: usize, bytes: f64, dice: &mut Dice) -> Vec<Step> {
         if let Some(known) = self.disks[disk].known {
-            return Step::Io {
-                disk: known.disk,
-                requests: vec![Io::Read(bytes, self.span)],
-            };
+            let at = self.span * dice.part();
+            let mut steps = Vec::new();
+            let mut behind = 0.0;
+            while behind < bytes.max(1.0) {
+                let bytes = (bytes - behind).clamp(1.0, READ_AHEAD_BYTES);
+                steps.push(Step::Io {
+                    disk: known.disk,
+                    requests: vec![Io::Read { bytes, at, behind }],
+                });
+                behind += bytes;
+            }
+            return steps;
         }
         let medium = &self.calibration.medium[&self.placement.disks[disk].medium];
         let distance = dice.part() * self.span;
         let seconds = medium.read_spread.draw(medium.read(bytes, distance), dice);
         let station = self.disks[disk].channel;
-        Step::Serve { station, seconds }
+        vec![Step::Serve { station, seconds }]
     }
 
     /// Steps that copy one object of this size between devices, like a replicator.
@@ -496,7 +543,7 @@ impl<'a> World<'a> {
             self.placement.devices[source],
             self.placement.devices[target],
         );
-        let mut steps = vec![self.disk_read(from.disk, size, dice)];
+        let mut steps = self.disk_read(from.disk, size, dice);
         let read = (cost.read_op + cost.read_byte * size) * cost.storage_part;
         steps.extend(self.processor(from.host, read, dice));
         let mut inner = Vec::new();
@@ -510,11 +557,6 @@ impl<'a> World<'a> {
         steps.extend(self.call(from.host, to.host, [size, 0.0], inner, dice));
         steps
     }
-}
-
-/// Round trips that a body takes beyond the first, while its connection's window doubles.
-fn more_windows(bytes: f64) -> f64 {
-    ((bytes / FIRST_WINDOW_BYTES + 1.0).log2().ceil() - 1.0).max(0.0)
 }
 
 fn disk_name(placement: &Placement, host: usize, number: usize) -> String {

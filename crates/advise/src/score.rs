@@ -91,6 +91,7 @@ pub fn predict_all(
             operations,
             warm_up: operations / 8,
             lost: placement.zone_devices(planned.lost_zone),
+            dilation: planned.emulation.as_ref().map(|e| e.dilation),
             ..Options::default()
         };
         let (cluster, workload) = (&planned.cluster, &planned.workload);

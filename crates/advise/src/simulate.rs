@@ -40,6 +40,8 @@ pub struct Options {
     pub copies_at_once: usize,
     /// Fraction of each host's processors used by other programs.
     pub others: f64,
+    /// The dilation of a cluster that is emulated.
+    pub dilation: Option<f64>,
 }
 
 impl Default for Options {
@@ -52,6 +54,7 @@ impl Default for Options {
             copies: Vec::new(),
             copies_at_once: 0,
             others: 0.0,
+            dilation: None,
         }
     }
 }
@@ -133,8 +136,15 @@ pub fn run(
     options: &Options,
 ) -> Result<Outcome, AdviseError> {
     let mut engine = Engine::new(options.seed);
-    let lost = options.lost.clone();
-    let world = World::new(cluster, workload, calibration, placement, &mut engine, lost)?;
+    let circumstances = (options.lost.clone(), options.dilation);
+    let world = World::new(
+        cluster,
+        workload,
+        calibration,
+        placement,
+        &mut engine,
+        circumstances,
+    )?;
     let run = Run {
         world,
         engine,
@@ -267,6 +277,7 @@ impl Run<'_> {
         let drawn = self.dice.weighted(mix.iter().map(|(_, share)| *share));
         let operation = mix[drawn].0;
         let size = self.size();
+        self.world.now = self.engine.now();
         let steps = self
             .world
             .operation(worker, operation, size, &mut self.dice);

@@ -75,6 +75,14 @@ impl Engine {
         Some(parent)
     }
 
+    /// Has the fork that this is a branch of gone on?
+    pub(super) fn is_over(&self, task: usize) -> bool {
+        self.tasks[task].parent.is_some_and(|(parent, fork)| {
+            let waits_for = &self.tasks[parent].waits_for;
+            waits_for.as_ref().is_none_or(|waited| waited.fork != fork)
+        })
+    }
+
     /// The task goes on without the branches that have not ended, if it still waits for them.
     pub(super) fn lingered(&mut self, task: usize, fork: u64) {
         let waits_for = &mut self.tasks[task].waits_for;

@@ -53,8 +53,12 @@ pub enum Io {
     /// Blocks of the journal, in bytes.
     Journal(f64),
     Flush,
-    /// Content of this size, anywhere within this part of the disk.
-    Read(f64, f64),
+    /// Content of this size, so many bytes behind a place: a fraction (0 to 1) of the disk.
+    Read {
+        bytes: f64,
+        at: f64,
+        behind: f64,
+    },
 }
 
 /// Work of a gathering for those that wait.
@@ -66,7 +70,7 @@ pub enum Work {
     FileSystem { journal: usize },
     /// A batch of new or removed objects, with two syncs by this gathering.
     Objects { syncs: usize },
-    /// A database's rows: in its log if others came lately, else by a transaction.
+    /// A database's rows: in its log, or by a transaction.
     Rows { syncs: usize, journal: usize },
 }
 
@@ -83,6 +87,8 @@ pub enum Written {
     Entry,
     /// Blocks that a journal's commit has, in bytes.
     Blocks(f64),
+    /// Before the name a list's last block is added to, which must be read at this place first.
+    Unread(f64),
 }
 
 impl Written {
@@ -107,8 +113,10 @@ pub(super) struct Gathering {
     at_once: usize,
     runs: usize,
     waiting: Vec<Member>,
-    /// When the last run of rows began.
+    /// When the last run of rows began, and when those were logged that are not merged. What was
+    /// written before the simulation begins is.
     last: Option<f64>,
+    logged: Option<f64>,
     files: FileCost,
     counts: GatherCounts,
 }
@@ -124,6 +132,22 @@ pub struct GatherCounts {
 pub(super) struct Run {
     gathering: usize,
     members: Vec<usize>,
+}
+
+impl Gathering {
+    /// Are rows of a database that come now logged? They are if others have come lately, and while the
+    /// log is not empty.
+    fn is_logged(&mut self, now: f64) -> bool {
+        let since = |before: Option<f64>| before.map_or(f64::INFINITY, |before| now - before);
+        if since(self.logged) >= self.files.merge_seconds {
+            self.logged = None;
+        }
+        let is_quick = since(self.last.replace(now)) < self.files.busy_seconds;
+        if is_quick && self.logged.is_none() {
+            self.logged = Some(now);
+        }
+        is_quick || self.logged.is_some()
+    }
 }
 
 impl std::fmt::Debug for HardDisk {
@@ -187,7 +211,8 @@ impl HardDisk {
                 (Op::Write, at, bytes)
             }
             Io::Scattered => {
-                let at = within(CONTENT_AT, (8 << 20) + self.content % (self.size / 4), dice);
+                let span = (8 << 20) + self.content % (self.size / 4);
+                let at = within(CONTENT_AT, span, dice);
                 (Op::Write, at, BLOCK_BYTES)
             }
             Io::Table => (Op::Write, within(0, TABLES_BYTES, dice), BLOCK_BYTES),
@@ -197,13 +222,9 @@ impl HardDisk {
                 self.journal += bytes;
                 (Op::Write, at, bytes)
             }
-            Io::Read(bytes, span) => {
-                let span = (span * self.size as f64).max(self.content as f64);
-                (
-                    Op::Read,
-                    within(CONTENT_AT, span as u64, dice),
-                    blocks(bytes),
-                )
+            Io::Read { bytes, at, behind } => {
+                let at = (at * self.size as f64 + behind) as u64 / BLOCK_BYTES * BLOCK_BYTES;
+                (Op::Read, CONTENT_AT + at, blocks(bytes))
             }
         };
         let mut requests = Vec::new();
@@ -257,14 +278,26 @@ impl Work {
                 let is_content = |w: &Written| matches!(w, Written::Content(_));
                 let contents: Vec<Written> = writes.iter().copied().filter(is_content).collect();
                 let name = |w: &Written| match w {
-                    Written::Removal => Written::Removal,
-                    _ => Written::Name,
+                    Written::Unread(_) => None,
+                    Written::Removal => Some(Written::Removal),
+                    _ => Some(Written::Name),
                 };
-                let names = join(*syncs, writes.iter().map(name).collect());
-                match contents.is_empty() {
-                    true => vec![names],
-                    false => vec![join(*syncs, contents), names],
+                let read = |w: &Written| match w {
+                    Written::Unread(at) => Some(io(vec![Io::Read {
+                        bytes: BLOCK_BYTES as f64,
+                        at: *at,
+                        behind: 0.0,
+                    }])),
+                    _ => None,
+                };
+                let mut steps = Vec::new();
+                if !contents.is_empty() {
+                    steps.push(join(*syncs, contents));
                 }
+                // The batch's thread reads them one after the other.
+                steps.extend(writes.iter().filter_map(read));
+                steps.push(join(*syncs, writes.iter().filter_map(name).collect()));
+                steps
             }
             Work::Rows { syncs, .. } if is_busy => {
                 vec![join(*syncs, vec![Written::Entry; writes.len().max(1)])]
@@ -307,7 +340,7 @@ fn file_system(
         first.extend(match written {
             Written::Content(bytes) => Some(Io::Content(*bytes)),
             Written::Entry => Some(Io::Scattered),
-            Written::Name | Written::Removal | Written::Blocks(_) => None,
+            Written::Name | Written::Removal | Written::Blocks(_) | Written::Unread(_) => None,
         });
     }
     first.extend((0..whole(files.directories * count, dice)).map(|_| Io::Scattered));
@@ -336,7 +369,8 @@ impl Engine {
     /// A disk of a known kind, of this size.
     pub fn add_disk(&mut self, medium: &Medium, bytes: f64) -> usize {
         let seed = self.disks.len() as u64 + 1;
-        self.disks.push(HardDisk::new(medium, bytes, seed));
+        let disk = HardDisk::new(medium, bytes, seed);
+        self.disks.push(disk);
         self.disk_busy_at_reset.push(0);
         self.disks.len() - 1
     }
@@ -356,6 +390,7 @@ impl Engine {
             runs: 0,
             waiting: Vec::new(),
             last: None,
+            logged: Some(0.0),
             files: files.clone(),
             counts: GatherCounts::default(),
         });
@@ -480,14 +515,10 @@ impl Engine {
             .flat_map(|m| m.writes.iter().copied())
             .collect();
         at.counts.members += writes.len() as u64;
-        let came_lately = at
-            .last
-            .is_some_and(|last| now - last < at.files.busy_seconds);
         let busy = match at.work {
             Work::FileSystem { .. } => follows,
-            _ => came_lately,
+            _ => at.is_logged(now),
         };
-        at.last = Some(now);
         let steps = at
             .work
             .steps(at.disk, &writes, &at.files, busy, &mut self.dice);

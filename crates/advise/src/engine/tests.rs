@@ -205,6 +205,75 @@ fn medium(base: f64, member: f64) -> Medium {
     }
 }
 
+/// A branch that looks ends if its fork has gone on, and goes on itself if not.
+#[test]
+fn what_is_late_happens_only_without_an_answer() {
+    for (answer, expected) in [(1.0, [1.0, 3.0]), (9.0, [7.0, 9.0])] {
+        let mut engine = Engine::new(1);
+        let late = vec![
+            Step::Wait { seconds: 3.0 },
+            Step::UnlessOver,
+            Step::Wait { seconds: 4.0 },
+        ];
+        let fork = Step::Fork {
+            need: 1,
+            linger: 0.0,
+            branches: vec![vec![Step::Wait { seconds: answer }], late],
+        };
+        engine.start(vec![fork], 7);
+        assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
+        let ended = engine.now();
+        assert_eq!(engine.advance(), None);
+        assert_eq!([ended, engine.now()], expected);
+        assert_eq!(engine.under_way(), 0);
+    }
+}
+
+/// Half a second of each two: a job that needs 1.2 seconds ends in the third period, and what
+/// periods without a job have left is not kept for it.
+#[test]
+fn a_quota_is_used_up_and_not_saved() {
+    for (begins, expected) in [(0.0, 4.2), (20.0, 24.2), (21.9, 26.1), (20.5, 24.2)] {
+        let mut engine = Engine::new(1);
+        let quota = Quota {
+            seconds: 0.5,
+            period: 2.0,
+        };
+        let station = engine.add_limited_station(2, 0.01, quota);
+        let serve = Step::Serve {
+            station,
+            seconds: 1.2,
+        };
+        engine.start(vec![Step::Wait { seconds: begins }, serve], 7);
+        assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
+        let off = engine.now() - expected;
+        assert!(off.abs() < 1e-6, "{begins}: {}", engine.now());
+    }
+}
+
+/// A station with a quota has the throughput of the quota, and is used up then.
+#[test]
+fn a_quota_bounds_the_throughput() {
+    let mut engine = Engine::new(1);
+    let quota = Quota {
+        seconds: 0.5,
+        period: 2.0,
+    };
+    let station = engine.add_limited_station(2, 0.03, quota);
+    let steps = || {
+        let seconds = 0.1;
+        vec![Step::Serve { station, seconds }]
+    };
+    (0..8).for_each(|token| engine.start(steps(), token));
+    for _ in 0..2000 {
+        if let Some(Happened::Ended { token }) = engine.advance() {
+            engine.start(steps(), token);
+        }
+    }
+    near(2000.0 / engine.now(), 2.5, 0.01);
+    near(engine.utilisation(station), 1.0, 0.01);
+}
+
 /// Group commit: N workers that only sync share each one; throughput is N / S(N), and a worker
 /// waits for the previous group only if there is work in between.
 #[test]
@@ -285,7 +354,12 @@ fn ssd() -> crate::hardware::Medium {
 fn a_known_disk_serves_by_its_channels() {
     let mut engine = Engine::new(1);
     let disk = engine.add_disk(&ssd(), 4e9);
-    let requests = vec![Io::Read(4096.0, 0.1); 8];
+    let read = Io::Read {
+        bytes: 4096.0,
+        at: 0.1,
+        behind: 0.0,
+    };
+    let requests = vec![read; 8];
     engine.start(vec![Step::Io { disk, requests }], 7);
     assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
     assert!((engine.now() - 400e-6).abs() < 1e-9, "{}", engine.now());
@@ -318,7 +392,6 @@ fn commits_are_shared_by_those_who_wait() {
 fn removals_change_two_files() {
     let requests = |written: Written| {
         let mut engine = Engine::new(1);
-        let disk = engine.add_disk(&ssd(), 4e9);
         let files = crate::calibration::FileCost {
             directories: 0.0,
             bitmaps: 0.0,
@@ -327,6 +400,7 @@ fn removals_change_two_files() {
             second_commit: 0.0,
             ..crate::calibration::FileCost::default()
         };
+        let disk = engine.add_disk(&ssd(), 4e9);
         let journal = engine.add_gathering(Work::Journal, disk, 1, &files);
         let syncs = engine.add_gathering(Work::FileSystem { journal }, disk, 1, &files);
         let objects = engine.add_gathering(Work::Objects { syncs }, disk, 1, &files);
@@ -343,4 +417,68 @@ fn removals_change_two_files() {
     // The journal's blocks and its commit's, and then two blocks, or four.
     assert_eq!((name.0, removal.0), (4.0, 6.0));
     assert!(removal.1 > name.1 + 20_000.0, "{name:?} {removal:?}");
+}
+
+/// The blocks of lists that are not in memory are read one after the other, by the batch that adds to
+/// them, before its names are synced.
+#[test]
+fn a_batch_reads_lists_one_after_the_other() {
+    let took = |unread: usize| {
+        let mut engine = Engine::new(1);
+        let files = crate::calibration::FileCost::default();
+        let disk = engine.add_disk(&ssd(), 4e9);
+        let journal = engine.add_gathering(Work::Journal, disk, 1, &files);
+        let syncs = engine.add_gathering(Work::FileSystem { journal }, disk, 1, &files);
+        let objects = engine.add_gathering(Work::Objects { syncs }, disk, 1, &files);
+        let mut writes = vec![Written::Content(4096.0)];
+        writes.extend(vec![Written::Unread(0.1); unread]);
+        let gathering = objects;
+        engine.start(vec![Step::Join { gathering, writes }], 1);
+        while engine.advance().is_some() {}
+        assert_eq!(engine.disk_use().reads, unread as f64);
+        engine.now() * 1e6
+    };
+    let more = took(3) - took(0);
+    assert!((more - 600.0).abs() < 1.0, "{more}");
+}
+
+/// Rows are logged that follow others at once, and all after them until the log is merged; else each
+/// is a transaction, which has more flushes.
+#[test]
+fn rows_are_logged_in_quick_succession() {
+    let flushes = |times: &[f64], merge_seconds: f64| {
+        let mut engine = Engine::new(1);
+        let disk = engine.add_disk(&ssd(), 4e9);
+        let files = crate::calibration::FileCost {
+            second_commit: 0.0,
+            second_commit_busy: 0.0,
+            last_commit_busy: 0.0,
+            merge_seconds,
+            ..crate::calibration::FileCost::default()
+        };
+        let journal = engine.add_gathering(Work::Journal, disk, 1, &files);
+        let syncs = engine.add_gathering(Work::FileSystem { journal }, disk, 1, &files);
+        let work = Work::Rows { syncs, journal };
+        let gathering = engine.add_gathering(work, disk, 1, &files);
+        let mut before = 0.0;
+        let mut each = Vec::new();
+        for (token, at) in times.iter().enumerate() {
+            let writes = vec![Written::Entry];
+            let seconds = at - engine.now();
+            let join = Step::Join { gathering, writes };
+            engine.start(vec![Step::Wait { seconds }, join], token as u64);
+            while engine.advance().is_some() {}
+            each.push(engine.disk_use().flushes - before);
+            before = engine.disk_use().flushes;
+        }
+        each
+    };
+    let (logged, alone) = (2.0, 8.0);
+    // From a log that is merged at once: the third row follows the second.
+    let each = flushes(&[1.0, 2.0, 2.05, 3.0], 0.9);
+    assert_eq!(each, [alone, alone, logged, alone]);
+    assert_eq!(
+        flushes(&[1.0, 2.0, 2.05, 3.0, 4.0], 1.5)[1..],
+        [alone, logged, logged, alone]
+    );
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use super::writes::POST_QUORUM_SECONDS;
 use super::*;
+use crate::cache::hit_part;
 use crate::calibration::tests::example;
 use crate::cluster::tests::HOST;
 use crate::engine::demands;
@@ -17,7 +18,7 @@ fn steps(cluster: &str, operation: Operation, lost: &[usize]) -> Vec<Step> {
     let workload = Workload::parse(SMALL).unwrap();
     let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
     let mut engine = Engine::new(1);
-    let lost = lost.iter().copied().collect();
+    let lost = (lost.iter().copied().collect(), None);
     let world = World::new(
         &cluster,
         &workload,
@@ -107,6 +108,141 @@ fn a_call_between_processes_costs_both_ends() {
     let (_, _, over) = count(&apart, Operation::Read, &[]);
     let expected = example().store.call + 4000.0 * example().store.call_byte;
     assert!((over - within - expected).abs() < 1e-9, "{}", over - within);
+}
+
+/// A cluster of disks of known hardware, without memory, and the steps of an operation.
+fn on_known_disks(
+    operation: Operation,
+    size: f64,
+    times: &[f64],
+    dilation: Option<f64>,
+) -> Vec<Vec<Step>> {
+    let mut cluster = Cluster::parse(HOST).unwrap();
+    let mut workload = Workload::parse(SMALL).unwrap();
+    let mut calibration = example();
+    cluster.node[0].memory = crate::Bytes(0.0);
+    workload.objects = 1.0;
+    for medium in calibration.medium.values_mut() {
+        medium.hardware = Some(Hardware {
+            fixed_us: 200.0,
+            ..Hardware::default()
+        });
+    }
+    let placement = Placement::new(&cluster).unwrap();
+    let mut engine = Engine::new(1);
+    let world = World::new(
+        &cluster,
+        &workload,
+        &calibration,
+        &placement,
+        &mut engine,
+        (HashSet::new(), dilation),
+    );
+    let mut world = world.unwrap().without_spread();
+    let mut dice = Dice::new(2);
+    let mut at = |now: &f64| {
+        world.now = *now;
+        world.operation(0, operation, size, &mut dice)
+    };
+    times.iter().map(&mut at).collect()
+}
+
+/// Requests to disks for reading content, and blocks of lists that are read, in these steps.
+fn reads(steps: &[Step]) -> (Vec<f64>, usize) {
+    let (mut content, mut lists) = (Vec::new(), 0);
+    for step in steps {
+        match step {
+            Step::Io { requests, .. } => content.extend(requests.iter().map(|io| match io {
+                Io::Read { bytes, .. } => *bytes,
+                _ => 0.0,
+            })),
+            Step::Join { writes, .. } => {
+                let is_list =
+                    |w: &&crate::engine::Written| matches!(w, crate::engine::Written::Unread(_));
+                lists += writes.iter().filter(is_list).count();
+            }
+            Step::Fork { branches, .. } => {
+                for branch in branches {
+                    let (more, unread) = reads(branch);
+                    content.extend(more);
+                    lists += unread;
+                }
+            }
+            _ => (),
+        }
+    }
+    (content, lists)
+}
+
+/// What the kernel reads ahead comes before the rest.
+#[test]
+fn content_is_read_in_pieces_one_after_the_other() {
+    let steps = on_known_disks(Operation::Read, 300e3, &[0.0], None);
+    let (bytes, _) = reads(&steps[0]);
+    assert_eq!(
+        bytes,
+        [
+            READ_AHEAD_BYTES,
+            READ_AHEAD_BYTES,
+            300e3 - 2.0 * READ_AHEAD_BYTES
+        ]
+    );
+}
+
+/// A write adds to the list of its partition's changes, on each of its devices.
+#[test]
+fn a_write_reads_the_list_that_it_adds_to() {
+    let unread = |times: &[f64], dilation| {
+        let steps = on_known_disks(Operation::Write, 4e3, times, dilation);
+        steps.iter().map(|steps| reads(steps).1).collect::<Vec<_>>()
+    };
+    assert_eq!(unread(&[0.0, 0.01], None), [3, 3]);
+    // The emulator forgets it once a second of the host: every tenth second of the cluster.
+    assert_eq!(unread(&[0.0, 0.09, 0.11], Some(10.0)), [3, 0, 3]);
+    let read = on_known_disks(Operation::Read, 4e3, &[0.0, 0.09, 0.11], Some(10.0));
+    let counts: Vec<usize> = read.iter().map(|steps| reads(steps).0.len()).collect();
+    assert_eq!((counts[0], counts[2]), (1, 1));
+}
+
+/// An object's server does not wait for its container's for longer than its time-out, and keeps the row.
+#[test]
+fn a_late_row_is_kept() {
+    fn kept(steps: &[Step]) -> usize {
+        let of = |step: &Step| match step {
+            Step::Fork { branches, .. } => branches
+                .iter()
+                .map(|branch| match branch.contains(&Step::UnlessOver) {
+                    true => 1,
+                    false => kept(branch),
+                })
+                .sum(),
+            _ => 0,
+        };
+        steps.iter().map(of).sum()
+    }
+    let steps = on_known_disks(Operation::Write, 4e3, &[0.0], None);
+    assert_eq!(kept(&steps[0]), 3);
+}
+
+/// Limits of an emulated node's processors stop it, and do not slow it.
+#[test]
+fn a_limited_processor_is_as_quick_as_the_host_until_it_stops() {
+    let cluster = Cluster::parse(HOST).unwrap();
+    let node = &cluster.node[0];
+    assert_eq!(burst_speed(node, None), 1.0);
+    assert_eq!(burst_speed(node, Some(10.0)), 10.0);
+    let ends = |dilation| {
+        let mut engine = Engine::new(1);
+        let station = add_processor(node, dilation, &mut engine);
+        let seconds = 0.01 / burst_speed(node, dilation);
+        engine.start(vec![Step::Serve { station, seconds }], 1);
+        while engine.advance().is_some() {}
+        engine.now()
+    };
+    assert!((ends(None) - 0.01).abs() < 1e-9);
+    // 10 ms of the host, a tenth of the time in the cluster; of each 2 ms two cores have 0.4.
+    let limited = ends(Some(10.0));
+    assert!((limited - 0.0042).abs() < 1e-6, "{limited}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The steps of writing: replicas or fragments, their names, and the rows of their container.
 
+use super::connections::End;
 use super::{BEFORE, KnownDisk, Row, STREAMED_MIN_BYTES, World};
+use crate::cache::Held;
 use crate::cluster::Erasure;
 use crate::engine::{Step, Written};
 use crate::random::Dice;
@@ -9,16 +11,23 @@ use crate::random::Dice;
 /// `post_quorum_timeout`.
 pub(super) const POST_QUORUM_SECONDS: f64 = 0.5;
 
+/// Seconds after which an object's server keeps its row for later instead of waiting for the
+/// container's: `container_update_timeout`.
+pub(super) const CONTAINER_UPDATE_SECONDS: f64 = 1.0;
+/// Size of a row that is kept for later.
+const KEPT_ROW_BYTES: f64 = 1000.0;
+
 impl World<'_> {
     /// Writes a body, or without one a tombstone.
     pub(super) fn write(
         &mut self,
         proxy: usize,
-        rows: &[usize],
+        (object, rows): (usize, &[usize]),
         body: Option<f64>,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
     ) {
+        let lists = self.lists(object, rows, dice);
         let size = body.unwrap_or(0.0);
         let (cost, load) = (self.store(), self.calibration.load);
         let coding = self
@@ -37,13 +46,14 @@ impl World<'_> {
         let containers = self.container_rows(dice);
         match self.cluster.erasure.filter(|_| body.is_some()) {
             Some(erasure) => {
-                let uploads = self.write_fragments(proxy, rows, size, erasure, &containers, dice);
+                let uploads =
+                    self.write_fragments(proxy, (rows, &lists), size, erasure, &containers, dice);
                 steps.push(uploads);
             }
             None => {
                 let branches = rows.iter().enumerate().map(|(index, device)| {
                     let row = containers.get(index).copied();
-                    let mut inner = self.stored(*device, body, row, dice);
+                    let mut inner = self.stored((*device, lists[index]), body, row, dice);
                     let host = self.placement.devices[*device].host;
                     if size > STREAMED_MIN_BYTES && host != proxy {
                         // Each server is asked before it is sent the body.
@@ -68,6 +78,34 @@ impl World<'_> {
         steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
     }
 
+    /// Of each row, whether the list of its partition's changes must be read before the write is added
+    /// to it. From now on content and list are in memory.
+    fn lists(&mut self, object: usize, rows: &[usize], dice: &mut Dice) -> Vec<bool> {
+        let (partition, now) = (self.partition(object), self.now);
+        let mut is_read = |device: &usize| {
+            self.memory.has(now, *device, Held::Content(object), dice);
+            !self
+                .memory
+                .has(now, *device, Held::Changes(partition), dice)
+        };
+        rows.iter().map(&mut is_read).collect()
+    }
+
+    /// What a write of an object or of a tombstone waits for.
+    fn written(
+        &self,
+        device: usize,
+        written: Written,
+        is_read: bool,
+        dice: &mut Dice,
+    ) -> Vec<Written> {
+        let disk = self.placement.devices[device].disk;
+        let read = is_read && self.disks[disk].known.is_some();
+        let at = self.span * dice.part();
+        let list = read.then_some(Written::Unread(at));
+        [written].into_iter().chain(list).collect()
+    }
+
     /// A container's number with its devices.
     fn container_rows(&self, dice: &mut Dice) -> Vec<Row> {
         let number = dice.below(self.containers.len());
@@ -78,7 +116,7 @@ impl World<'_> {
     /// An object server's own steps of writing a replica, or a tombstone, up to the response.
     fn stored(
         &self,
-        device: usize,
+        (device, is_read): (usize, bool),
         body: Option<f64>,
         row: Option<Row>,
         dice: &mut Dice,
@@ -88,7 +126,8 @@ impl World<'_> {
         if let Some(known) = self.known(device) {
             let op = cost.write_replica * (1.0 + BEFORE) / 2.0;
             let written = body.map_or(Written::Removal, Written::of_size);
-            self.object(device, known, (size, written), op, dice, &mut steps);
+            let writes = self.written(device, written, is_read, dice);
+            self.object(device, known, (size, writes), op, dice, &mut steps);
             self.row(device, row, dice, &mut steps);
             return steps;
         }
@@ -112,7 +151,7 @@ impl World<'_> {
         &self,
         device: usize,
         known: KnownDisk,
-        (size, written): (f64, Written),
+        (size, writes): (f64, Vec<Written>),
         op: f64,
         dice: &mut Dice,
         steps: &mut Vec<Step>,
@@ -122,7 +161,7 @@ impl World<'_> {
         steps.extend(self.hand_over(dice));
         steps.push(Step::Join {
             gathering: known.objects,
-            writes: vec![written],
+            writes,
         });
     }
 
@@ -163,8 +202,8 @@ impl World<'_> {
         }
     }
 
-    /// Updates the container's row, on the server of its database; if that is lost, writes an async
-    /// pending on the device itself.
+    /// Updates the container's row, on the server of its database; if that is lost or late, writes an
+    /// async pending on the device itself.
     fn row(&self, device: usize, row: Option<Row>, dice: &mut Dice, steps: &mut Vec<Step>) {
         let Some((number, container)) = row else {
             return;
@@ -181,10 +220,26 @@ impl World<'_> {
             },
             None => self.sync(at.disk, 0.0),
         });
-        match container {
-            Some(_) => steps.extend(self.call(own.host, at.host, [0.0, 0.0], inner, dice)),
-            None => steps.extend(inner),
+        if container.is_none() {
+            return steps.extend(inner);
         }
+        let update = self.call(own.host, at.host, [0.0, 0.0], inner, dice);
+        if self.known(device).is_none() {
+            return steps.extend(update);
+        }
+        let late = vec![
+            Step::Wait {
+                seconds: CONTAINER_UPDATE_SECONDS,
+            },
+            Step::UnlessOver,
+            self.sync(own.disk, KEPT_ROW_BYTES),
+            self.sync(own.disk, 0.0),
+        ];
+        steps.push(Step::Fork {
+            need: 1,
+            linger: 0.0,
+            branches: vec![update, late],
+        });
     }
 
     /// Uploads in two phases. Each fragment's server is asked first, by a connection of the upload's
@@ -195,7 +250,7 @@ impl World<'_> {
     fn write_fragments(
         &self,
         proxy: usize,
-        rows: &[usize],
+        (rows, lists): (&[usize], &[bool]),
         size: f64,
         erasure: Erasure,
         containers: &[Row],
@@ -225,8 +280,9 @@ impl World<'_> {
             let op = cost.write_replica * BEFORE + cost.fragment;
             match self.known(*device) {
                 Some(known) => {
-                    let written = (part, Written::of_size(part));
-                    self.object(*device, known, written, op + name, dice, &mut inner);
+                    let written = Written::of_size(part);
+                    let writes = self.written(*device, written, lists[index], dice);
+                    self.object(*device, known, (part, writes), op + name, dice, &mut inner);
                 }
                 None => {
                     self.content(*device, part, op, dice, &mut inner);
@@ -251,6 +307,7 @@ impl World<'_> {
                 }
             }
             self.row(*device, containers.get(index).copied(), dice, &mut inner);
+            self.connections.renew((End::Host(proxy), End::Host(host)));
             branch.extend(self.call(proxy, host, [part, 0.0], inner, dice));
             branch
         });
