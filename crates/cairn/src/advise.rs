@@ -12,6 +12,7 @@ mod validate;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use cairn_advise::answer::{Limits, Question, answer};
@@ -115,16 +116,17 @@ fn parse_zone(text: &str) -> Result<(u32, u32), String> {
     ))
 }
 
-pub(crate) fn run(command: AdviseCommand) -> Result<()> {
+pub(crate) fn run(command: AdviseCommand) -> Result<ExitCode> {
     match command {
-        AdviseCommand::Measure(arguments) => measure::measure(&arguments),
-        AdviseCommand::Fit(arguments) => measure::fit(&arguments),
-        AdviseCommand::Predict(arguments) => run_predict(&arguments),
-        AdviseCommand::LeastCost(arguments) => ask(Question::LeastCost, &arguments),
-        AdviseCommand::MostCapacity(arguments) => ask(Question::MostCapacity, &arguments),
-        AdviseCommand::MostThroughput(arguments) => ask(Question::MostThroughput, &arguments),
-        AdviseCommand::Validate(command) => validate::run(command),
+        AdviseCommand::Measure(arguments) => measure::measure(&arguments)?,
+        AdviseCommand::Fit(arguments) => measure::fit(&arguments)?,
+        AdviseCommand::Predict(arguments) => run_predict(&arguments)?,
+        AdviseCommand::LeastCost(arguments) => ask(Question::LeastCost, &arguments)?,
+        AdviseCommand::MostCapacity(arguments) => ask(Question::MostCapacity, &arguments)?,
+        AdviseCommand::MostThroughput(arguments) => ask(Question::MostThroughput, &arguments)?,
+        AdviseCommand::Validate(command) => return validate::run(command),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Parses a file; an error names the file.

@@ -58,7 +58,10 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),
         },
-        Command::Advise(command) => exit_code(advise::run(command)),
+        Command::Advise(command) => match advise::run(command) {
+            Ok(code) => code,
+            Err(error) => exit_code(Err(error)),
+        },
         Command::Study(command) => match cairn_study::cli::run(command) {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),

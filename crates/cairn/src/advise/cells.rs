@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cairn_advise::cell::{Cell, Measured, SCHEMA};
@@ -30,6 +30,33 @@ pub(super) struct Bench {
     /// Folder of the stores, each removed when its cell has ended.
     pub(super) data: PathBuf,
     pub(super) times: Times,
+    /// No further repetition begins then.
+    pub(super) until: Option<Instant>,
+}
+
+/// Cells, and what is missing of them.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) cells: Vec<Cell>,
+    /// Cells with fewer repetitions than were asked for, each with the reason.
+    pub(super) missing: Vec<(String, String)>,
+}
+
+impl Outcome {
+    /// Sentences about what is missing.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let whole = self.cells.len() - self.missing.len();
+        let mut lines = vec![format!(
+            "{whole} of {} cells are measured",
+            self.cells.len()
+        )];
+        if !self.missing.is_empty() {
+            lines.push("the same command measures what is missing:".to_owned());
+        }
+        let missing = self.missing.iter();
+        lines.extend(missing.map(|(name, why)| format!("  {name}: {why}")));
+        lines
+    }
 }
 
 /// All cells of a folder: its `*.json` in the order of their names.
@@ -95,88 +122,123 @@ impl Bench {
         planned: &[Planned],
         repetitions: usize,
         folder: &Path,
-    ) -> Result<Vec<Cell>> {
-        let mut cells = Vec::new();
-        for planned in planned {
-            let path = folder.join(format!("{}.json", planned.name));
-            cells.push(match path.exists() {
-                true => read(&path, Cell::parse)?,
-                false => Cell {
-                    schema: SCHEMA.into(),
-                    name: planned.name.clone(),
-                    emulated: planned.emulation.is_some(),
-                    accepted: true,
-                    emulation: planned.emulation.clone(),
-                    lost_zone: planned.lost_zone,
-                    cluster: planned.cluster.clone(),
-                    workload: planned.workload.clone(),
-                    repetitions: Vec::new(),
-                },
-            });
-        }
+    ) -> Result<Outcome> {
+        let cells = planned.iter().map(|planned| begun(planned, folder));
+        let mut cells = cells.collect::<Result<Vec<Cell>>>()?;
+        let mut reasons = vec!["the time ran out before its turn".to_owned(); cells.len()];
         for round in 1..=repetitions {
-            for (cell, planned) in cells.iter_mut().zip(planned) {
+            for ((cell, planned), reason) in cells.iter_mut().zip(planned).zip(&mut reasons) {
                 let mut tries = 0;
-                while quiet(cell) < round && tries < TRIES_MAX {
+                while quiet(cell) < round && tries < TRIES_MAX && !self.has_ended() {
                     tries += 1;
-                    self.once_more(cell, planned, round, folder)?;
+                    if let Err(why) = self.once_more(cell, planned, round, folder)? {
+                        print_line(&format!("{} {round}: {why}", cell.name));
+                        *reason = why;
+                    }
                 }
             }
         }
-        Ok(cells)
+        let missing = cells.iter().zip(reasons);
+        let missing = missing.filter(|(cell, _)| quiet(cell) < repetitions);
+        let missing = missing.map(|(cell, reason)| (cell.name.clone(), reason));
+        Ok(Outcome {
+            missing: missing.collect(),
+            cells,
+        })
     }
 
-    /// Runs one more repetition of a cell, prints it, and writes the file.
+    fn has_ended(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Runs one more repetition of a cell, prints it, and writes the file; or tells why it does not count.
     fn once_more(
         &self,
         cell: &mut Cell,
         planned: &Planned,
         round: usize,
         folder: &Path,
-    ) -> Result<()> {
+    ) -> Result<std::result::Result<(), String>> {
         let it = match &planned.emulation {
             None => self.once(planned)?,
             Some(emulation) => {
                 let number = cell.repetitions.len() as u32 + 1;
                 let it = emulated::measure(&self.program, planned, emulation, self.times, number);
                 // The other cells are measured all the same.
-                let why = match it {
-                    Ok(it) if it.is_accepted => Ok(it.measured),
-                    Ok(it) => Err(format!("rejected: {}", it.why)),
-                    Err(error) => Err(format!("failed: {error:#}")),
-                };
-                match why {
-                    Ok(measured) => measured,
-                    Err(why) => {
-                        print_line(&format!("{} {round}: {why}", cell.name));
-                        return Ok(());
-                    }
+                match it {
+                    Ok(it) if it.is_accepted => it.measured,
+                    Ok(it) => return Ok(Err(format!("rejected: {}", it.why))),
+                    Err(error) => return Ok(Err(format!("failed: {error:#}"))),
                 }
             }
         };
-        print_line(&format!(
-            "{} {round}: {:.0}/s, p50 {:.2} ms, p95 {:.2} ms{}{}{}{}",
-            cell.name,
-            it.throughput,
-            it.p50_ms,
-            it.p95_ms,
-            it.lone_sync_ms
-                .map_or(String::new(), |ms| format!(", lone sync {ms:.2} ms")),
-            it.late.map_or(String::new(), |late| format!(
-                ", late {:.1} %",
-                late * 100.0
-            )),
-            it.others
-                .map_or(String::new(), |o| format!(", others {:.0} %", o * 100.0)),
-            match it.failed {
-                0 => String::new(),
-                failed => format!(", {failed} failed"),
-            }
-        ));
+        print_line(&format!("{} {round}: {}", cell.name, described(&it)));
+        let others = it.others.unwrap_or(0.0);
+        let is_quiet = it.is_quiet();
         cell.repetitions.push(it);
         write(&folder.join(format!("{}.json", cell.name)), &cell.to_text())?;
-        Ok(())
+        Ok(match is_quiet {
+            true => Ok(()),
+            false => Err(format!(
+                "disturbed: other programs used {:.0} % of the processors",
+                others * 100.0
+            )),
+        })
     }
+}
+
+/// The cell of a plan: what a folder has of it, or one without repetitions.
+fn begun(planned: &Planned, folder: &Path) -> Result<Cell> {
+    let path = folder.join(format!("{}.json", planned.name));
+    if !path.exists() {
+        return Ok(Cell {
+            schema: SCHEMA.into(),
+            name: planned.name.clone(),
+            emulated: planned.emulation.is_some(),
+            accepted: true,
+            emulation: planned.emulation.clone(),
+            lost_zone: planned.lost_zone,
+            cluster: planned.cluster.clone(),
+            workload: planned.workload.clone(),
+            repetitions: Vec::new(),
+        });
+    }
+    let cell = read(&path, Cell::parse)?;
+    let is_same = cell.cluster == planned.cluster
+        && cell.workload == planned.workload
+        && cell.emulation == planned.emulation
+        && cell.lost_zone == planned.lost_zone;
+    if !is_same {
+        bail!(
+            "{}: it is of another cluster or workload than the cell that is to be measured; name \
+             another folder by --cells",
+            path.display()
+        );
+    }
+    Ok(cell)
+}
+
+fn described(it: &Measured) -> String {
+    let percent = |name: &str, part: Option<f64>| {
+        part.map_or(String::new(), |part| {
+            format!(", {name} {:.1} %", part * 100.0)
+        })
+    };
+    let sync = it.lone_sync_ms;
+    format!(
+        "{:.0}/s, p50 {:.2} ms, p95 {:.2} ms{}{}{}{}{}",
+        it.throughput,
+        it.p50_ms,
+        it.p95_ms,
+        sync.map_or(String::new(), |ms| format!(", lone sync {ms:.2} ms")),
+        percent("late", it.late),
+        percent("waited for processors", it.cpu_wait),
+        percent("others", it.others),
+        match it.failed {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        }
+    )
 }
 
 /// Waits until the disk is idle: files removed after the previous cell are still being journaled
@@ -199,4 +261,70 @@ fn settled(folder: &Path) -> Result<f64> {
 /// Number of undisturbed repetitions.
 fn quiet(cell: &Cell) -> usize {
     cell.repetitions.iter().filter(|it| it.is_quiet()).count()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_advise::plan::emulated::calibration_cells;
+
+    use super::*;
+
+    fn bench(folder: &Path, until: Option<Instant>) -> Bench {
+        Bench {
+            program: "/nowhere/cairn".into(),
+            data: folder.to_owned(),
+            times: Times {
+                ramp: 0.1,
+                counted: 1.0,
+            },
+            until,
+        }
+    }
+
+    fn measured(planned: &Planned) -> Cell {
+        let mut cell = begun(planned, Path::new("/nowhere")).unwrap();
+        cell.repetitions.push(Measured {
+            throughput: 1.0,
+            p50_ms: 1.0,
+            p95_ms: 1.0,
+            p99_ms: 1.0,
+            ..Measured::default()
+        });
+        cell
+    }
+
+    /// A repetition that is there is not measured again, and what is missing is told with its reason.
+    #[test]
+    fn a_run_goes_on_with_what_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let planned = &calibration_cells()[..2];
+        let path = folder.path().join(format!("{}.json", planned[0].name));
+        fs::write(&path, measured(&planned[0]).to_text()).unwrap();
+        let over = bench(folder.path(), Some(Instant::now()));
+        let it = over.measure(planned, 1, folder.path()).unwrap();
+        assert_eq!(it.cells[0], measured(&planned[0]));
+        let why = "the time ran out before its turn".to_owned();
+        assert_eq!(it.missing, [(planned[1].name.clone(), why)]);
+        let told = it.lines().join("\n");
+        assert!(told.starts_with("1 of 2 cells are measured\n"), "{told}");
+        // One that cannot be measured here does not keep the others from their turn.
+        let it = bench(folder.path(), None).measure(planned, 1, folder.path());
+        let missing = it.unwrap().missing;
+        assert!(missing[0].1.starts_with("failed: "), "{missing:?}");
+    }
+
+    #[test]
+    fn a_file_of_another_cell_is_not_gone_on_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let planned = &calibration_cells()[..1];
+        let mut other = measured(&planned[0]);
+        other.cluster.part_power += 1;
+        let path = folder.path().join(format!("{}.json", planned[0].name));
+        fs::write(&path, other.to_text()).unwrap();
+        let it = bench(folder.path(), None).measure(planned, 1, folder.path());
+        let told = it.unwrap_err().to_string();
+        assert!(told.contains("another cluster or workload"), "{told}");
+        assert!(told.contains(&planned[0].name), "{told}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use cairn_advise::calibration::{Calibration, Medium};
@@ -32,6 +33,10 @@ pub(crate) struct BenchArguments {
     /// Seconds that count of each cell, of this host also where time is dilated
     #[arg(long, value_name = "SECONDS", default_value_t = 6.0)]
     seconds: f64,
+
+    /// Begin no further repetition after so many seconds; the same command goes on
+    #[arg(long, value_name = "SECONDS")]
+    at_most: Option<f64>,
 }
 
 impl BenchArguments {
@@ -46,7 +51,14 @@ impl BenchArguments {
             "--seconds {}: give 1 to 3600",
             self.seconds
         );
+        let at_most = self.at_most.map(|seconds| {
+            let within = (0.0..=1e7).contains(&seconds);
+            anyhow::ensure!(within, "--at-most {seconds}: give 0 to 10000000");
+            Ok(Duration::from_secs_f64(seconds))
+        });
+        let at_most = at_most.transpose()?;
         Ok(Bench {
+            until: at_most.map(|at_most| Instant::now() + at_most),
             program,
             data,
             times: Times {
@@ -113,8 +125,8 @@ pub(super) fn measure(arguments: &MeasureArguments) -> Result<()> {
     if arguments.emulated {
         let planned = emulated::calibration_cells();
         let repetitions = arguments.repetitions.unwrap_or(1).clamp(1, 100);
-        let cells = bench.measure(&planned, repetitions, &arguments.cells)?;
-        return fit_and_write(&cells, BTreeMap::new(), &arguments.out);
+        let measured = bench.measure(&planned, repetitions, &arguments.cells)?;
+        return fit_and_write(&measured.cells, BTreeMap::new(), &arguments.out);
     }
     let effort = match arguments.quick {
         true => Effort {
@@ -145,8 +157,8 @@ pub(super) fn measure(arguments: &MeasureArguments) -> Result<()> {
     let repetitions = arguments
         .repetitions
         .unwrap_or(if arguments.quick { 1 } else { 3 });
-    let cells = bench.measure(&planned, repetitions.clamp(1, 100), &arguments.cells)?;
-    fit_and_write(&cells, media, &arguments.out)
+    let measured = bench.measure(&planned, repetitions.clamp(1, 100), &arguments.cells)?;
+    fit_and_write(&measured.cells, media, &arguments.out)
 }
 
 pub(super) fn fit(arguments: &FitArguments) -> Result<()> {

@@ -2,6 +2,7 @@
 //! compared.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_advise::calibration::Calibration;
@@ -19,6 +20,9 @@ pub(crate) enum ValidateCommand {
     /// Draw cells by a seed, and write down what is predicted of them
     Predict(PredictArguments),
     /// Measure the cells of a file of predictions, round after round
+    ///
+    /// Repetitions that a gate rejects do not count, and are told with the reason. Exit codes: 0 all
+    /// cells are measured; 1 an error; 3 some are missing, which the same command measures.
     Run(RunArguments),
     /// Hold the predictions against the cells, beside simpler ways to predict
     Score(ScoreArguments),
@@ -96,9 +100,12 @@ pub(crate) struct ScoreArguments {
     out: Option<PathBuf>,
 }
 
-pub(super) fn run(command: ValidateCommand) -> Result<()> {
+/// Exit code of a run that has not measured all cells.
+const INCOMPLETE: u8 = 3;
+
+pub(super) fn run(command: ValidateCommand) -> Result<ExitCode> {
     match command {
-        ValidateCommand::Predict(arguments) => predict(&arguments),
+        ValidateCommand::Predict(arguments) => predict(&arguments)?,
         ValidateCommand::Run(arguments) => {
             let predictions = read(&arguments.predictions, Predictions::parse)?;
             let planned: Vec<Planned> = predictions
@@ -107,22 +114,26 @@ pub(super) fn run(command: ValidateCommand) -> Result<()> {
                 .map(|cell| cell.planned)
                 .collect();
             let bench = arguments.bench.bench()?;
-            bench.measure(&planned, arguments.repetitions as usize, &arguments.cells)?;
-            Ok(())
+            let repetitions = arguments.repetitions as usize;
+            let outcome = bench.measure(&planned, repetitions, &arguments.cells)?;
+            outcome.lines().iter().for_each(|line| print_line(line));
+            if !outcome.missing.is_empty() {
+                return Ok(ExitCode::from(INCOMPLETE));
+            }
         }
-        ValidateCommand::Score(arguments) => hold(&arguments),
+        ValidateCommand::Score(arguments) => hold(&arguments)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Predicts with the medium and cores of the calibration's own cells.
 fn predict(arguments: &PredictArguments) -> Result<()> {
     let calibration = read_calibration(&arguments.calibration)?;
     let calibrated = read_all(&arguments.calibration_cells)?;
+    let (seed, count) = (arguments.seed, arguments.count as usize);
     let planned = match &arguments.of {
         Some(folder) => of_cells(folder)?,
-        None if arguments.emulated => {
-            emulated::validation_cells(arguments.seed, arguments.count as usize)
-        }
+        None if arguments.emulated => emulated::validation_cells(seed, count),
         None => {
             let medium = calibration
                 .medium
@@ -133,12 +144,12 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
                 .first()
                 .and_then(|cell| cell.cluster.node.first());
             let cores = cores.map_or(1, |node| node.cores);
-            validation_cells(medium, cores, arguments.seed, arguments.count as usize)
+            validation_cells(medium, cores, seed, count)
         }
     };
     let predictions = predict_all(
         planned,
-        arguments.seed,
+        seed,
         &calibration,
         &calibrated,
         arguments.operations,
