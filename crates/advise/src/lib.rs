@@ -28,6 +28,7 @@ pub mod page;
 pub mod paths;
 pub mod plan;
 pub mod predict;
+pub mod regret;
 pub mod scope;
 pub mod score;
 pub mod simulate;

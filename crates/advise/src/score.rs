@@ -16,6 +16,8 @@ use crate::placement::Placement;
 use crate::plan::Planned;
 use crate::random::Dice;
 use crate::read;
+pub use crate::regret::SIMULATION;
+use crate::regret::{Candidate, Choice, Regret, regret};
 use crate::simulate::{Options, run};
 use crate::workload::{Operation, Workload};
 
@@ -32,6 +34,9 @@ pub struct Predictions {
     pub seed: u64,
     pub calibration: String,
     pub cells: Vec<Predicted>,
+    /// Choices among the cells' clusters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<Choice>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,8 +57,6 @@ pub struct Figures {
     pub within: Vec<(f64, f64)>,
 }
 
-pub const SIMULATION: &str = "simulation";
-
 impl Predictions {
     /// Parses predictions.
     ///
@@ -70,6 +73,19 @@ impl Predictions {
 
     pub fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// The cells as choices see them.
+    pub fn candidates(&self) -> Vec<Candidate<'_>> {
+        let cells = self.cells.iter().map(|cell| Candidate {
+            planned: &cell.planned,
+            throughputs: cell
+                .by
+                .iter()
+                .map(|(way, figures)| (way.as_str(), figures.throughput))
+                .collect(),
+        });
+        cells.collect()
     }
 }
 
@@ -129,6 +145,7 @@ pub fn predict_all(
         seed,
         calibration: calibration.made_on.clone(),
         cells,
+        choices: Vec::new(),
     })
 }
 
@@ -228,6 +245,9 @@ pub struct Score {
     /// Fraction of cells covered by 90 % intervals computed from the other half's errors.
     pub covered: BTreeMap<&'static str, f64>,
     pub each: Vec<Each>,
+    /// Regret of the choices that were drawn with the cells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regret: Option<Regret>,
     #[serde(skip)]
     pub residuals: Residuals,
     /// Throughputs, measured and predicted, by way of predicting.
@@ -351,6 +371,12 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
             remedy: "measure them with cairn advise validate run",
         });
     }
+    let throughputs = each.iter().map(|it| (it.name.clone(), it.measured[0]));
+    let regret = regret(
+        &predictions.choices,
+        &predictions.candidates(),
+        &throughputs.collect(),
+    );
     let column = |index: usize| errors.iter().map(|e| e[index]).collect::<Vec<f64>>();
     residuals.throughput = column(0);
     residuals.p50 = column(1);
@@ -373,6 +399,7 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
             .filter_map(|(index, name)| Some((name, covered_part(&column(index))?)))
             .collect(),
         each,
+        regret,
         residuals,
     })
 }
@@ -477,6 +504,7 @@ impl Score {
             covered.join(", ")
         ));
         lines.push(String::new());
+        lines.extend(self.regret.iter().flat_map(Regret::lines));
         lines.push("| cell | measured | predicted | off | p95 measured | predicted | off | others' processor use |".into());
         lines.push("| --- | --- | --- | --- | --- | --- | --- | --- |".into());
         for it in &self.each {

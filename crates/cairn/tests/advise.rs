@@ -210,3 +210,37 @@ fn the_study_of_emulated_cells_repeats_itself() {
         &format!("predict cluster.toml workload.toml --calibration {study}/calibration.toml"),
     );
 }
+
+/// Choices among clusters are drawn with their cells, and judged once these are measured.
+#[test]
+fn choices_are_drawn_before_their_cells_are_measured() {
+    let study = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/studies/advisor/emulated"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let predict = format!(
+        "validate predict --emulated --operations 200 --calibration {study}/calibration-fitted.toml \
+         --calibration-cells {study}/calibration-cells --choices 20"
+    );
+    let few = advise(at, &format!("{predict} --count 1"));
+    assert_eq!(few.status.code(), Some(1));
+    assert!(told(&few).contains("two clusters"), "{}", told(&few));
+    done(at, &format!("{predict} --count 4"));
+    let text = fs::read_to_string(at.join("predictions.json")).expect("predictions");
+    let it: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let choices = it["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 20);
+    let prices = choices[0]["prices"].as_object().expect("prices");
+    assert_eq!(prices.len(), 4);
+    // Without time nothing is measured, and what is missing is told.
+    let run = advise(at, "validate run predictions.json --at-most 0");
+    assert_eq!(run.status.code(), Some(3), "{}", told(&run));
+    assert!(
+        told(&run).contains("0 of 4 cells are measured"),
+        "{}",
+        told(&run)
+    );
+    assert!(told(&run).contains("the time ran out"), "{}", told(&run));
+}

@@ -282,6 +282,44 @@ pub fn validation_cells(seed: u64, count: usize) -> Vec<Planned> {
     cells
 }
 
+/// Clusters of a choice.
+const CLUSTERS_OF_A_CHOICE: usize = 4;
+
+/// Random cells from a seed for choices among clusters: groups of four, each with a workload of its own,
+/// all different from those for calibration.
+pub fn choice_cells(seed: u64, count: usize) -> Vec<Planned> {
+    let (media, known) = (media(), calibration_cells());
+    let mut dice = Dice::new(seed ^ 0xc401);
+    let mut cells: Vec<Planned> = Vec::new();
+    for _ in 0..count.div_ceil(CLUSTERS_OF_A_CHOICE) {
+        let load = draw(&mut dice);
+        let before = cells.len();
+        // There are a hundred clusters.
+        for _ in 0..1000 {
+            if cells.len() == count.min(before + CLUSTERS_OF_A_CHOICE) {
+                break;
+            }
+            let other = draw(&mut dice);
+            let shape = Shape {
+                medium: other.medium,
+                nodes: other.nodes,
+                replicas: other.replicas,
+                erasure: other.erasure,
+                cores: None,
+                rate: None,
+                lost_zone: None,
+                ..load
+            };
+            let is_new = |planned: &Planned| {
+                let mut others = cells.iter().chain(&known);
+                others.all(|other| other.name != planned.name)
+            };
+            cells.extend(shape.planned(&media).filter(is_new));
+        }
+    }
+    cells
+}
+
 fn draw(dice: &mut Dice) -> Shape {
     let media = [
         "ssd",
@@ -371,6 +409,11 @@ mod tests {
                 "{}",
                 cell.name
             );
+        }
+        let choices = choice_cells(7, 10);
+        assert_eq!((choices.len(), &choice_cells(7, 10)), (10, &choices));
+        for cell in &choices {
+            assert_eq!(cell.cluster.check(), Ok(()), "{}", cell.name);
         }
         let is = |of: fn(&Planned) -> bool| cells.iter().any(of);
         assert!(is(|c| c.cluster.erasure.is_some()) && is(|c| c.lost_zone.is_some()));

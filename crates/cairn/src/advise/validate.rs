@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use cairn_advise::calibration::Calibration;
 use cairn_advise::cell::Cell;
 use cairn_advise::plan::{Planned, emulated, validation_cells};
+use cairn_advise::regret;
 use cairn_advise::score::{Predictions, predict_all, score};
 use clap::{Args, Subcommand};
 
@@ -46,6 +47,10 @@ pub(crate) struct PredictArguments {
     /// Draw cells on emulated hardware: several nodes, media, round trips
     #[arg(long)]
     emulated: bool,
+
+    /// Draw emulated cells for so many choices among clusters with prices, four clusters a workload
+    #[arg(long, value_name = "N", requires = "emulated", conflicts_with = "of", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    choices: Option<u64>,
 
     /// Predict the cells of this folder (a study's) instead of drawing some
     #[arg(long, value_name = "DIR")]
@@ -133,6 +138,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
     let (seed, count) = (arguments.seed, arguments.count as usize);
     let planned = match &arguments.of {
         Some(folder) => of_cells(folder)?,
+        None if arguments.choices.is_some() => emulated::choice_cells(seed, count),
         None if arguments.emulated => emulated::validation_cells(seed, count),
         None => {
             let medium = calibration
@@ -147,13 +153,21 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
             validation_cells(medium, cores, seed, count)
         }
     };
-    let predictions = predict_all(
+    let mut predictions = predict_all(
         planned,
         seed,
         &calibration,
         &calibrated,
         arguments.operations,
     )?;
+    if let Some(choices) = arguments.choices {
+        predictions.choices = regret::draw(&predictions.candidates(), seed, choices as usize);
+        if predictions.choices.is_empty() {
+            bail!(
+                "--count {count}: a choice needs two clusters at least; four have a workload in common"
+            );
+        }
+    }
     write(&arguments.out, &predictions.to_text())?;
     print_line(&format!(
         "{} cells in {}",
