@@ -3,6 +3,7 @@
 //! `body.rs` streams an object's content, from several replicas if necessary.
 
 mod body;
+mod calls;
 mod refusals;
 
 use std::pin::Pin;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
 use cairn_peer::object_read::ObjectRead;
-use cairn_peer::{Backends, CallError, LoadedRing, Node, Nodes, OpenCalls, backend_uri};
+use cairn_peer::{Backends, CallError, LoadedRing, Node, Nodes, backend_uri};
 use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, RANGE};
@@ -27,6 +28,7 @@ use crate::request::{Incoming, Target};
 use crate::state::Proxy;
 
 use body::{Wanted, bare_etag, passed_on};
+use calls::Calls;
 use refusals::{Refusals, refusal};
 
 /// Maximum bytes passed on of a replica's error body.
@@ -61,8 +63,6 @@ struct Source {
     response: Response,
     timestamp: Timestamp,
 }
-
-type Asking<'a> = Pin<Box<dyn Future<Output = (Node, Tried)> + Send + 'a>>;
 
 enum Tried {
     Good(Box<Source>),
@@ -542,49 +542,6 @@ impl Read<'_> {
             is_primary: !node.handoff,
             is_unheard_of: status == 404 && stamp.is_zero(),
         }
-    }
-}
-
-/// The calls of one read that are in progress.
-struct Calls<'a> {
-    read: &'a Read<'a>,
-    open: OpenCalls,
-    asked: FuturesUnordered<Asking<'a>>,
-    /// Time after which a call is overdue, where that is not to be learnt.
-    delay: Option<Duration>,
-}
-
-impl<'a> Calls<'a> {
-    fn new(read: &'a Read<'a>, delay: Option<Duration>) -> Self {
-        Calls {
-            read,
-            delay,
-            open: OpenCalls::new(read.backends.clone(), read.nodes.clone()),
-            asked: FuturesUnordered::new(),
-        }
-    }
-
-    fn start(&mut self, node: Node) {
-        match self.delay {
-            Some(delay) => self.open.sent_within(&node, delay),
-            None => self.open.sent(&node),
-        }
-        let ask = self.read.ask(node.clone(), None);
-        self.asked.push(Box::pin(async move { (node, ask.await) }));
-    }
-
-    /// Records a response. With a good one the read ends, and the nodes still being asked become
-    /// spare ones: if the chosen one breaks off, they are asked again.
-    fn note(&mut self, node: Node, tried: Tried, refusals: &mut Refusals) -> Option<Source> {
-        self.open.ended(&node);
-        let source = refusals.note(tried)?;
-        self.read.spare_nodes().extend(self.open.nodes());
-        Some(source)
-    }
-
-    /// Is the outcome settled, and are the remaining calls those of nodes that hang?
-    fn are_vain(&self, refusals: &Refusals) -> bool {
-        refusals.is_settled() && self.open.are_all_hung()
     }
 }
 

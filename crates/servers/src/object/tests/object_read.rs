@@ -98,7 +98,7 @@ async fn a_call_answers_as_its_request(kind: Kind) {
         let headers = [more[0], more[1], more[2], &times, &length];
         assert_eq!(world.send("PUT", object, &headers, body).await.status, 201);
     }
-    // Of second 4,000,000,003: gone for who asks later.
+    // It expires in second 4,000,000,003.
     assert_eq!(
         world
             .put_with("expired", T[1], &["x-delete-at: 4000000003"])
