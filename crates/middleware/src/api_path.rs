@@ -70,8 +70,8 @@ impl ObjectPath {
 
 /// Is this encoded path that of an object? Most paths need not be decoded for that.
 pub(crate) fn names_object(raw: &str) -> bool {
-    let rest = raw.splitn(5, '/').nth(4);
-    if rest.is_some_and(|object| !object.is_empty()) {
+    let mut slashes = raw.bytes().enumerate().filter(|(_, byte)| *byte == b'/');
+    if slashes.nth(3).is_some_and(|(at, _)| at + 1 < raw.len()) {
         return true;
     }
     // An encoded slash can only add segments.

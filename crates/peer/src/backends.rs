@@ -1,6 +1,6 @@
 //! Calls to backend servers: in this process if the server runs here, otherwise over HTTP.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,9 +30,10 @@ pub type Answered = Pin<Box<dyn Future<Output = Result<Response, CallError>> + S
 pub struct Backends {
     /// If set, used instead of everything else.
     network: Option<Arc<dyn Network>>,
-    local: RwLock<HashMap<SocketAddr, Handler>>,
+    /// In the order of their addresses, of which there are few: compared sooner than hashed.
+    local: RwLock<BTreeMap<SocketAddr, Handler>>,
     /// Object servers of this process that take requests by a call.
-    takers: RwLock<HashMap<SocketAddr, Arc<dyn TakesCalls>>>,
+    takers: RwLock<BTreeMap<SocketAddr, Arc<dyn TakesCalls>>>,
     client: Client,
     tls: Option<ClientTls>,
     connect_timeout: Duration,
@@ -87,7 +88,12 @@ impl Backends {
 
     /// Are calls to `address` handled without a socket?
     pub fn is_in_process(&self, address: SocketAddr) -> bool {
-        self.network.is_some() || self.local(address).is_some()
+        self.network.is_some() || self.is_local(address)
+    }
+
+    /// Whether calls to `address` are answered by a server of this process, without a simulated network.
+    pub fn is_local(&self, address: SocketAddr) -> bool {
+        self.local.read().contains_key(&address)
     }
 
     /// Opens a connection that will not return to the pool.

@@ -207,7 +207,7 @@ impl Proxy {
         own_thread::shuffle(nodes);
         // Servers of this process come first, shuffled among themselves: a replica that missed a
         // write must not be the one that is always asked first.
-        nodes.sort_by_key(|node| self.backends.local(node.address).is_none());
+        nodes.sort_by_key(|node| !self.backends.is_local(node.address));
         let affinity = self.affinities.of(policy);
         match affinity.sorting {
             Sorting::Shuffle => {}
