@@ -21,7 +21,7 @@ pub enum Held {
     Changes(usize),
 }
 
-/// What is in memory.
+/// Content of the storage nodes' page caches.
 #[derive(Debug)]
 pub enum Memory {
     /// These fractions of all reads find it there.

@@ -430,7 +430,7 @@ pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usiz
             Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
             Step::Sync { .. } => *engine_groups += 1.0,
             Step::Wait { .. } | Step::Io { .. } | Step::Join { .. } | Step::Meet { .. } => {}
-            // What comes behind it is the exception.
+            // The steps behind it are the exception.
             Step::UnlessOver => break,
             Step::Fork { branches, .. } => {
                 for branch in branches {

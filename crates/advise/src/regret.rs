@@ -48,7 +48,7 @@ pub struct Choice {
     pub prices: BTreeMap<String, f64>,
 }
 
-/// What a choice has cost.
+/// The outcome of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Chosen {
     pub asked: Asked,

@@ -163,7 +163,7 @@ impl Engine {
     }
 }
 
-/// What a station does next.
+/// The next action of a station.
 enum Next {
     /// It serves a job for so many seconds.
     Slice(Job, f64),

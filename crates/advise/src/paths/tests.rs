@@ -174,7 +174,7 @@ fn reads(steps: &[Step]) -> (Vec<f64>, usize) {
     (content, lists)
 }
 
-/// What the kernel reads ahead comes before the rest.
+/// The piece that the kernel reads ahead comes before the rest.
 #[test]
 fn content_is_read_in_pieces_one_after_the_other() {
     let steps = on_known_disks(Operation::Read, 300e3, &[0.0], None);

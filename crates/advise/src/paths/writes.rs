@@ -78,8 +78,8 @@ impl World<'_> {
         steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
     }
 
-    /// Of each row, whether the list of its partition's changes must be read before the write is added
-    /// to it. From now on content and list are in memory.
+    /// Lists of changes that must be read before the write is added to them, by row. From now on content
+    /// and list are in memory.
     fn lists(&mut self, object: usize, rows: &[usize], dice: &mut Dice) -> Vec<bool> {
         let (partition, now) = (self.partition(object), self.now);
         let mut is_read = |device: &usize| {
@@ -91,7 +91,7 @@ impl World<'_> {
         rows.iter().map(&mut is_read).collect()
     }
 
-    /// What a write of an object or of a tombstone waits for.
+    /// The things that a write of an object or of a tombstone waits for.
     fn written(
         &self,
         device: usize,
