@@ -8,6 +8,7 @@
 //! version. Listings may be out of date and must catch up in time.
 
 mod device;
+mod part_power;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// Instead: one of four devices is removed, then one is read-only
     #[arg(long)]
     pub(crate) device_gone: bool,
+    /// Instead: the part power of the ring of objects is increased, and before that prepared and canceled
+    #[arg(long, conflicts_with = "device_gone")]
+    pub(crate) part_power: bool,
     /// The engine of all policies
     #[arg(long, value_enum)]
     pub(crate) engine: Option<EngineName>,
@@ -51,7 +55,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return device::run(options.engine);
     }
     let dir = workspace::scratch("crash")?;
-    let result = rounds(options, dir.path());
+    let result = match options.part_power {
+        true => part_power::run(options, dir.path()),
+        false => rounds(options, dir.path()),
+    };
     if options.keep && result.is_err() {
         println!("the store is kept in {}", dir.keep().display());
     }

@@ -172,6 +172,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
             rounds,
             seed: 1,
             device_gone,
+            part_power: false,
             engine: None,
             keep: false,
         })
