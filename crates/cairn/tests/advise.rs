@@ -126,11 +126,13 @@ fn from_a_host_to_an_answer() {
     );
 
     done(at, "validate predict --count 1 --seed 4");
-    let run = done(
+    let run = advise(
         at,
         "validate run predictions.json --seconds 1 --repetitions 1",
     );
-    assert!(run.contains("/s, p50"), "{run}");
+    // 3: it was disturbed, as beside other tests.
+    assert!(matches!(run.status.code(), Some(0 | 3)), "{}", told(&run));
+    assert!(told(&run).contains("/s, p50"), "{}", told(&run));
     let score = done(
         at,
         "validate score predictions.json --beside-others --update calibration.toml --out score",
