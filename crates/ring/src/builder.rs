@@ -23,7 +23,7 @@ mod tiers;
 use std::sync::Arc;
 
 use crate::data::{FormatVersion, RingData, Row};
-use crate::device::Device;
+use crate::device::{Device, NewDevice};
 use crate::error::RingError;
 use crate::lookup::Ring;
 
@@ -201,6 +201,27 @@ impl RingBuilder {
         }
         self.table_id_bytes = bytes;
         Ok(())
+    }
+
+    /// A balanced ring of these devices, none of which has had partitions before.
+    ///
+    /// # Errors
+    /// As [`RingBuilder::new`], [`RingBuilder::add_dev`] and [`RingBuilder::rebalance`].
+    pub fn balanced(
+        part_power: u32,
+        replicas: f64,
+        devices: impl IntoIterator<Item = NewDevice>,
+    ) -> Result<RingData, BuilderError> {
+        let mut builder = RingBuilder::new(part_power, replicas, 0)?;
+        for device in devices {
+            builder.add_dev(device)?;
+        }
+        builder.rebalance(RebalanceOptions {
+            seed: None,
+            now: 0,
+            log: None,
+        })?;
+        Ok(builder.ring_data())
     }
 
     /// The content of a ring file.

@@ -157,6 +157,24 @@ pub struct NewDevice {
     pub meta: String,
 }
 
+impl NewDevice {
+    /// A device of weight 1 in region 1 and zone 1, whose server has one address for clients and replication.
+    pub fn at(device: impl Into<String>, address: SocketAddr) -> NewDevice {
+        NewDevice {
+            id: None,
+            region: 1,
+            zone: 1,
+            weight: 1.0,
+            ip: address.ip().to_string(),
+            port: address.port(),
+            device: device.into(),
+            replication_ip: None,
+            replication_port: None,
+            meta: String::new(),
+        }
+    }
+}
+
 /// New values for a device's address, name or meta; `None` keeps the old value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceChange {

@@ -12,7 +12,7 @@ use cairn_disk::{
 };
 use cairn_node::lock::FolderLock;
 use cairn_pebbles::{PebblesConfig, PebblesEngine};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_ring::{FormatVersion, NewDevice, RingBuilder};
 use cairn_tools::pebbles::{PebblesCommand, run};
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
 use clap::Parser;
@@ -250,30 +250,11 @@ fn a_device_is_imported_and_exported() {
 
 /// Rings of one device each.
 fn write_rings(etc: &Path) {
+    let device = NewDevice::at("d", ([127, 0, 0, 1], 6200).into());
+    let ring = RingBuilder::balanced(PART_POWER, 1.0, [device]).unwrap();
     for name in ["account", "container", "object"] {
-        let mut builder = RingBuilder::new(PART_POWER, 1.0, 0).unwrap();
-        let device = NewDevice {
-            id: None,
-            region: 1,
-            zone: 1,
-            weight: 100.0,
-            ip: "127.0.0.1".into(),
-            port: 6200,
-            device: "d".into(),
-            replication_ip: None,
-            replication_port: None,
-            meta: String::new(),
-        };
-        builder.add_dev(device).unwrap();
-        let options = RebalanceOptions {
-            seed: None,
-            now: 1_000_000,
-            log: None,
-        };
-        builder.rebalance(options).unwrap();
         let path = etc.join(format!("{name}.ring.gz"));
-        let ring = builder.ring_data();
-        ring.save(&path, FormatVersion::V1).unwrap();
+        ring.save(path, FormatVersion::V1).unwrap();
     }
 }
 

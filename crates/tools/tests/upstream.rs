@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_ring::{FormatVersion, NewDevice, RingBuilder};
 
 fn write_cluster(folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
@@ -18,31 +18,17 @@ fn write_cluster(folder: &Path) {
                 [storage-policy:0]\nname = gold\ndefault = yes\n\n\
                 [storage-policy:1]\nname = silver\n";
     std::fs::write(folder.join("swift.conf"), conf).unwrap();
+    let devices = (1..=4u8).map(|zone| NewDevice {
+        zone: zone.into(),
+        ..NewDevice::at(
+            format!("sd{zone}"),
+            ([127, 0, 0, zone], 6200 + u16::from(zone)).into(),
+        )
+    });
+    let ring = RingBuilder::balanced(6, 3.0, devices).unwrap();
     for name in ["account", "container", "object", "object-1"] {
-        let mut builder = RingBuilder::new(6, 3.0, 1).unwrap();
-        for zone in 1..=4 {
-            let device = NewDevice {
-                id: None,
-                region: 1,
-                zone,
-                weight: 1.0,
-                ip: format!("127.0.0.{zone}"),
-                port: 6200 + zone as u16,
-                device: format!("sd{zone}"),
-                replication_ip: None,
-                replication_port: None,
-                meta: String::new(),
-            };
-            builder.add_dev(device).unwrap();
-        }
-        let options = RebalanceOptions {
-            seed: None,
-            now: 0,
-            log: None,
-        };
-        builder.rebalance(options).unwrap();
         let path = folder.join(format!("{name}.ring.gz"));
-        builder.ring_data().save(path, FormatVersion::V1).unwrap();
+        ring.save(path, FormatVersion::V1).unwrap();
     }
 }
 

@@ -21,7 +21,7 @@ use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, serve};
 use cairn_http::{Body, Clock, Request};
 use cairn_peer::{Backends, Rings};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_ring::{FormatVersion, NewDevice, RingBuilder};
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet};
 use http::HeaderMap;
@@ -172,31 +172,17 @@ impl Cluster {
     }
 
     fn write_rings(&self) {
-        let mut builder = RingBuilder::new(PART_POWER, 3.0, 0).unwrap();
-        for node in 0..NODES {
-            let device = NewDevice {
-                id: None,
-                region: 1,
-                zone: node as u32 + 1,
-                weight: 1.0,
-                ip: "127.0.0.1".into(),
-                port: self.ports[node],
-                device: format!("d{node}"),
-                replication_ip: None,
-                replication_port: None,
-                meta: String::new(),
-            };
-            builder.add_dev(device).unwrap();
-        }
-        let options = RebalanceOptions {
-            seed: None,
-            now: 0,
-            log: None,
-        };
-        builder.rebalance(options).unwrap();
+        let devices = (0..NODES).map(|node| NewDevice {
+            zone: node as u32 + 1,
+            ..NewDevice::at(
+                format!("d{node}"),
+                ([127, 0, 0, 1], self.ports[node]).into(),
+            )
+        });
+        let ring = RingBuilder::balanced(PART_POWER, 3.0, devices).unwrap();
         for name in ["account", "container", "object"] {
             let path = self.etc().join(format!("{name}.ring.gz"));
-            builder.ring_data().save(path, FormatVersion::V1).unwrap();
+            ring.save(path, FormatVersion::V1).unwrap();
         }
     }
 

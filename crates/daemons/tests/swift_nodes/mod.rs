@@ -16,7 +16,7 @@ use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, bind, serve};
 use cairn_index::{DbKey, DbKind, IndexConfig, IndexPool};
 use cairn_peer::{Backends, Rings};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_ring::{FormatVersion, NewDevice, RingBuilder};
 use cairn_servers::account::{AccountServer, AccountServerConfig};
 use cairn_servers::container::{ContainerServer, ContainerServerConfig};
 use cairn_types::{HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
@@ -93,31 +93,14 @@ fn hash_path() -> HashPath {
 }
 
 fn write_rings(folder: &Path, ports: &[u16]) {
-    let mut builder = RingBuilder::new(3, 3.0, 1).unwrap();
-    for (number, port) in ports.iter().enumerate() {
-        let device = NewDevice {
-            id: None,
-            region: 1,
-            zone: number as u32 + 1,
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: *port,
-            device: format!("d{number}"),
-            replication_ip: None,
-            replication_port: None,
-            meta: String::new(),
-        };
-        builder.add_dev(device).unwrap();
-    }
-    let options = RebalanceOptions {
-        seed: None,
-        now: 0,
-        log: None,
-    };
-    builder.rebalance(options).unwrap();
+    let devices = ports.iter().enumerate().map(|(number, port)| NewDevice {
+        zone: number as u32 + 1,
+        ..NewDevice::at(format!("d{number}"), ([127, 0, 0, 1], *port).into())
+    });
+    let ring = RingBuilder::balanced(3, 3.0, devices).unwrap();
     for name in ["account", "container", "object", "object-1"] {
         let path = folder.join(format!("{name}.ring.gz"));
-        builder.ring_data().save(path, FormatVersion::V1).unwrap();
+        ring.save(path, FormatVersion::V1).unwrap();
     }
 }
 
