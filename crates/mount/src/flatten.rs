@@ -193,7 +193,14 @@ impl<S: Store> Committer<S> {
                 Err(error) if error.why == Why::NotFound => continue,
                 Err(error) => return Err(error),
             }
-            let replaced = |part: &Part| match work.flat.get(&part.segment.name.name) {
+            // Others that were made for a version before may not fit into this one.
+            let chosen = mine.iter().filter_map(|i| layout.nested.get(*i));
+            let chosen: HashSet<&str> = chosen.map(|nested| &*nested.segment.name.name).collect();
+            let flat = |part: &Part| {
+                let name = &part.segment.name.name;
+                work.flat.get(name).filter(|_| chosen.contains(&**name))
+            };
+            let replaced = |part: &Part| match flat(part) {
                 Some(flat) if part.length == bytes_of(&flat.parts) => flat.parts.clone(),
                 _ => vec![part.clone()],
             };

@@ -163,6 +163,43 @@ async fn a_flat_manifest_has_no_more_parts_than_it_may() {
     }
 }
 
+/// Of a version that was replaced between flattening and the swap, flat parts are left that the next one may have
+/// no room for.
+#[tokio::test]
+async fn flat_parts_of_a_version_before_are_used_where_there_is_room() {
+    for seed in 0..40 {
+        let store = MemoryStore::default();
+        let limits = Limits {
+            parts_max: 10_000,
+            manifest_parts: 30,
+            ..limits()
+        };
+        let mounts = [0, 1].map(|_| mount_with(&store, limits.clone()));
+        let mut expected = runs_between_holes(&mounts[0], "f").await;
+        store.take_turns(seed);
+        let flatten = mounts[0].committer.flatten("f", Share::All);
+        let write = async {
+            let ino = mounts[1].ino("f").await.unwrap();
+            for run in 0..4 {
+                let (handle, _) = mounts[1].open(ino, WRITE).await.unwrap();
+                let written = mounts[1].write(handle, 1000 + run * 40, vec![7; 30].into(), false);
+                written.await.unwrap();
+                mounts[1].close(handle).await.unwrap();
+            }
+        };
+        let (flattened, ()) = tokio::join!(flatten, write);
+        flattened.unwrap();
+        for run in 0..4 {
+            expected.resize(1000 + run * 40, 0);
+            expected.extend_from_slice(&[7; 30]);
+        }
+        let etag = store.head("f").await.unwrap().etag;
+        let parts = store.manifest("f", &etag).await.unwrap().unwrap();
+        assert!(parts.len() <= 30, "seed {seed}: {} parts", parts.len());
+        assert!(store.whole("f").unwrap() == expected, "seed {seed}");
+    }
+}
+
 #[tokio::test]
 async fn a_share_that_nobody_does_is_done_by_another() {
     let store = MemoryStore::default();
