@@ -16,19 +16,31 @@ use crate::workload::tests::SMALL;
 fn steps(cluster: &str, operation: Operation, lost: &[usize]) -> Vec<Step> {
     let cluster = Cluster::parse(cluster).unwrap();
     let workload = Workload::parse(SMALL).unwrap();
-    let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
-    let mut engine = Engine::new(1);
     let lost = (lost.iter().copied().collect(), None);
+    in_world(&cluster, &workload, &example(), lost, |world| {
+        world.operation(0, operation, 4000.0, &mut Dice::new(2))
+    })
+}
+
+/// The outcome of `what` in a world without spread; `lost`: devices, and the dilation of an emulated one.
+fn in_world<T>(
+    cluster: &Cluster,
+    workload: &Workload,
+    calibration: &Calibration,
+    lost: (HashSet<usize>, Option<f64>),
+    what: impl FnOnce(&mut World<'_>) -> T,
+) -> T {
+    let placement = Placement::new(cluster).unwrap();
+    let mut engine = Engine::new(1);
     let world = World::new(
-        &cluster,
-        &workload,
-        &calibration,
+        cluster,
+        workload,
+        calibration,
         &placement,
         &mut engine,
         lost,
     );
-    let mut world = world.unwrap().without_spread();
-    world.operation(0, operation, 4000.0, &mut Dice::new(2))
+    what(&mut world.unwrap().without_spread())
 }
 
 fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f64) {
@@ -128,23 +140,15 @@ fn on_known_disks(
             ..Hardware::default()
         });
     }
-    let placement = Placement::new(&cluster).unwrap();
-    let mut engine = Engine::new(1);
-    let world = World::new(
-        &cluster,
-        &workload,
-        &calibration,
-        &placement,
-        &mut engine,
-        (HashSet::new(), dilation),
-    );
-    let mut world = world.unwrap().without_spread();
-    let mut dice = Dice::new(2);
-    let mut at = |now: &f64| {
-        world.now = *now;
-        world.operation(0, operation, size, &mut dice)
-    };
-    times.iter().map(&mut at).collect()
+    let lost = (HashSet::new(), dilation);
+    in_world(&cluster, &workload, &calibration, lost, |world| {
+        let mut dice = Dice::new(2);
+        let mut at = |now: &f64| {
+            world.now = *now;
+            world.operation(0, operation, size, &mut dice)
+        };
+        times.iter().map(&mut at).collect()
+    })
 }
 
 /// Requests to disks for reading content, and blocks of lists that are read, in these steps.
