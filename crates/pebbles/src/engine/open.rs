@@ -63,10 +63,7 @@ impl PebblesEngine {
         }
         for _ in 0..ATTEMPTS {
             match self.try_open(&opened, object, asked, options) {
-                Ok(open) => {
-                    disk.touch(&object.hash);
-                    return Ok(open);
-                }
+                Ok(open) => return Ok(open),
                 Err(Failed::Moved) => {}
                 Err(Failed::Broken(place, reason)) => {
                     let (partition, hash) = (object.at.partition, object.hash);

