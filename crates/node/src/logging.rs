@@ -4,14 +4,13 @@
 
 use std::fmt;
 use std::io::IsTerminal;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use cairn_types::calendar;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -89,40 +88,13 @@ where
         if metadata.target() != ACCESS || writer.has_ansi_escapes() {
             return self.0.format_event(context, writer, event);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let time = time_text(now.unwrap_or_default());
-        writer.write_str(std::str::from_utf8(&time).unwrap_or_default())?;
+        SystemTime.format_time(&mut writer)?;
         write!(writer, " {:>5} access: ", metadata.level().as_str())?;
         let mut line = AccessLine(writer.by_ref(), Ok(()));
         event.record(&mut line);
         line.1?;
         writer.write_char('\n')
     }
-}
-
-/// A time since 1970 as the other lines have it, `2026-11-29T20:45:21.012345Z`, without the general machinery of
-/// formatting: each request has one.
-fn time_text(since: Duration) -> [u8; 27] {
-    let mut text = *b"0000-00-00T00:00:00.000000Z";
-    let (secs, micros) = (since.as_secs(), since.subsec_micros());
-    let (days, of_day) = (secs / 86_400, secs % 86_400);
-    let (year, month, day) = calendar::date_of(days as i64);
-    let fields = [
-        (0..4, year as u64),
-        (5..7, month as u64),
-        (8..10, day as u64),
-        (11..13, of_day / 3600),
-        (14..16, of_day / 60 % 60),
-        (17..19, of_day % 60),
-        (20..26, u64::from(micros)),
-    ];
-    for (place, mut rest) in fields {
-        for digit in text[place].iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
-        }
-    }
-    text
 }
 
 /// Formatter of lines for syslog. An access-log line is the message alone, as parsers of Swift's
@@ -179,18 +151,6 @@ fn filter(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_those_of_the_other_lines() {
-        for (nanos, expected) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (1_709_810_456_123_450_999, "2024-03-07T11:20:56.123450Z"),
-            (951_782_399_999_999_000, "2000-02-28T23:59:59.999999Z"),
-        ] {
-            let text = time_text(Duration::from_nanos(nanos));
-            assert_eq!(std::str::from_utf8(&text), Ok(expected));
-        }
-    }
 
     #[test]
     fn the_command_line_is_strongest() {
