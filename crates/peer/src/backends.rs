@@ -12,10 +12,10 @@ use cairn_http::tls::ClientTls;
 use cairn_http::{Handler, Request, Response, Service};
 use parking_lot::RwLock;
 
+use crate::calls::TakesCalls;
 use crate::clocks::Clocks;
 use crate::hedging::Hedging;
 use crate::reach::Reach;
-use crate::whole_write::TakesCalls;
 
 /// A simulated network, which carries every call to servers of this process.
 pub trait Network: Send + Sync {

@@ -11,10 +11,11 @@ use http::{HeaderMap, Method, StatusCode};
 use tracing::debug;
 
 use crate::backends::Backends;
+use crate::calls::{Answering, Called};
 use crate::gather::{Answer, Gather, Timeouts};
 use crate::node::{Node, backend_uri};
 use crate::nodes::Nodes;
-use crate::whole_write::{Answering, Called, WholeWrite};
+use crate::whole_write::WholeWrite;
 
 /// Maximum bytes kept of a replica's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;

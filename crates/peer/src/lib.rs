@@ -5,6 +5,7 @@
 //! this process.
 
 pub mod backends;
+pub mod calls;
 mod clocks;
 pub mod documents;
 pub mod error_limit;
@@ -26,12 +27,14 @@ pub mod whole_write;
 
 pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;
+pub use calls::TakesCalls;
 pub use error_limit::ErrorLimiter;
 pub use heads::ObjectHeads;
 pub use hedge::OpenCalls;
 pub use hosts::look_up;
 pub use node::{Node, backend_uri};
 pub use nodes::Nodes;
+pub use object_read::ObjectRead;
 pub use reach::Reach;
 pub use rings::{LoadedRing, Rings, RingsError};
-pub use whole_write::{Change, TakesCalls, WholeWrite};
+pub use whole_write::{Change, WholeWrite};

@@ -1,13 +1,10 @@
 //! A GET or HEAD of an object, as object servers of this process take it: by a call, in place of a request that a
 //! proxy would have to write, and they to parse.
 //!
-//! It says what the request would. A server that wants the request all the same refuses the call, as that of
-//! another cluster in this process does.
+//! It says what the request would (`calls.rs`).
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use cairn_http::Response;
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 use http::HeaderMap;
 
@@ -28,6 +25,3 @@ pub struct ObjectRead<'a> {
     /// The client's: conditions, ranges, and what filters ask for.
     pub headers: &'a HeaderMap,
 }
-
-/// The answer to a read that is to come.
-pub type Reading<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;

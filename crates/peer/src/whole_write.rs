@@ -6,19 +6,17 @@
 //! nothing that a request would not have, and the request alone chooses the codes of refusals.
 
 use std::any::Any;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
-use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
-use http::{HeaderMap, StatusCode};
+use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 
 use crate::heads::ObjectHeads;
-use crate::node::Node;
-use crate::object_read::{ObjectRead, Reading};
 
 /// A write, shared by its replicas.
 pub struct WholeWrite {
+    /// The proxy's, which made the hash.
+    pub hash_path: HashPath,
     pub account: String,
     pub container: String,
     pub object: String,
@@ -51,24 +49,4 @@ impl Prepared {
         let boxed = || make().map(|made| Box::new(made) as Box<dyn Any + Send + Sync>);
         self.0.get_or_init(boxed).as_ref()?.downcast_ref()
     }
-}
-
-/// A server's answer to a call, whole.
-pub struct Called {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-/// The answer to a call that is to come.
-pub type Answering = Pin<Box<dyn Future<Output = Called> + Send>>;
-
-/// An object server that takes requests by a call.
-pub trait TakesCalls: Send + Sync {
-    /// Begins to write a replica, by its number, to the node's device. The write is carried to its end even if
-    /// the future is dropped. `None`: the server wants the request.
-    fn write(&self, write: &Arc<WholeWrite>, replica: usize, node: &Node) -> Option<Answering>;
-
-    /// Reads the replica of the node's device. `None`: the server wants the request.
-    fn read<'a>(&'a self, read: &'a ObjectRead<'a>, node: &Node) -> Option<Reading<'a>>;
 }

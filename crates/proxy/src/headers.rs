@@ -139,14 +139,14 @@ const OF_BACKEND: [HeaderName; 6] = [
 
 /// Converts a backend's headers for the client; lengths, dates and the like are generated anew.
 pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
-    let mut headers = passed_on(backend.clone());
+    let mut headers = for_client(backend.clone());
     headers.remove(CONTENT_LENGTH);
     headers.remove(CONTENT_TYPE);
     headers
 }
 
 /// As [`from_backend`], of an answer whose content is passed on as it is: with its type and length.
-pub(crate) fn passed_on(mut headers: Headers) -> HeaderMap {
+pub(crate) fn for_client(mut headers: Headers) -> HeaderMap {
     for name in OF_BACKEND {
         headers.remove(name);
     }

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use cairn_formats::shard::{Bounded, Namespace};
 use cairn_http::{ContainerInfo, Response, params};
 use cairn_peer::heads::{Expiry, Rows, Told};
-use cairn_peer::{LoadedRing, Nodes, ObjectHeads};
+use cairn_peer::whole_write::Prepared;
+use cairn_peer::{Change, LoadedRing, Nodes, ObjectHeads, WholeWrite};
 use cairn_types::{ObjectHash, PolicyIndex, PolicyKind, Quorum, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
@@ -169,6 +170,30 @@ impl Proxy {
         self.sort(&mut order[..at_once], Some(location.policy));
         let limiter = self.limiter.clone();
         Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
+    }
+
+    /// A write as servers of this process may take it by a call.
+    fn whole_write(
+        &self,
+        incoming: &Incoming,
+        name: Name<'_>,
+        location: &Location,
+        heads: ObjectHeads,
+        change: Change,
+    ) -> WholeWrite {
+        WholeWrite {
+            hash_path: self.hash_path.clone(),
+            account: name.account.to_owned(),
+            container: name.container.to_owned(),
+            object: name.object.to_owned(),
+            hash: location.hash,
+            policy: location.policy,
+            partition: location.partition,
+            timestamp: incoming.timestamp,
+            change,
+            heads,
+            prepared: Prepared::default(),
+        }
     }
 
     /// Headers for each replica: the client's, and the container servers that the replica's server

@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
-use cairn_peer::object_read::ObjectRead;
-use cairn_peer::{Backends, CallError, LoadedRing, Node, Nodes, backend_uri};
+use cairn_peer::{Backends, CallError, LoadedRing, Node, Nodes, ObjectRead, backend_uri};
 use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, RANGE};
@@ -565,7 +564,7 @@ fn working_response(read: Read<'_>, source: Source) -> Response {
     }
     let mut answer = Response::new(body);
     *answer.status_mut() = parts.status;
-    let mut headers = headers::passed_on(parts.headers);
+    let mut headers = headers::for_client(parts.headers);
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     *answer.headers_mut() = headers;
     answer

@@ -11,6 +11,7 @@
 //! including their container updates, even if the client disconnects.
 
 mod body;
+mod calls;
 mod config;
 mod delete;
 mod documents;

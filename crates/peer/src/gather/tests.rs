@@ -3,19 +3,20 @@
 use std::sync::atomic::AtomicBool;
 
 use cairn_http::{Request, handler_fn, respond};
-use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 use http::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use super::*;
+use crate::calls::{Answering, Called, Reading, TakesCalls};
 use crate::error_limit::ErrorLimiter;
 use crate::fan_out::{FanOut, Heads, fan_out};
 use crate::heads::{ObjectHeads, Rows, Told};
 use crate::hosts::tests::ring_of;
 use crate::nodes::Nodes;
-use crate::object_read::{ObjectRead, Reading};
+use crate::object_read::ObjectRead;
 use crate::rings::LoadedRing;
-use crate::whole_write::{Answering, Called, Change, Prepared, TakesCalls, WholeWrite};
+use crate::whole_write::{Change, Prepared, WholeWrite};
 
 const TIMEOUTS: Timeouts = Timeouts {
     node: Duration::from_secs(10),
@@ -378,6 +379,7 @@ async fn a_put_is_called_where_it_can_be_and_else_sent() {
     shared.insert("x-shared", http::HeaderValue::from_static("yes"));
     let body = Bytes::from_static(b"body");
     let put = WholeWrite {
+        hash_path: HashPath::default(),
         account: "a".into(),
         container: "c".into(),
         object: "o".into(),

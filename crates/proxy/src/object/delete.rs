@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_http::Response;
 use cairn_peer::fan_out::{FanOut, Heads, fan_out};
-use cairn_peer::whole_write::Prepared;
-use cairn_peer::{Change, Nodes, ObjectHeads, WholeWrite, quorum};
+use cairn_peer::{Change, Nodes, ObjectHeads, quorum};
 use cairn_types::Quorum;
 use http::{HeaderMap, Method, StatusCode};
 
@@ -100,18 +99,7 @@ impl Proxy {
         let (ring, partition) = (location.ring.clone(), location.partition);
         let nodes = self.nodes_of(ring, partition, Some(location.policy));
         let quorum = location.kind.update_quorum(heads.replicas);
-        let write = WholeWrite {
-            account: name.account.to_owned(),
-            container: name.container.to_owned(),
-            object: name.object.to_owned(),
-            hash: location.hash,
-            policy: location.policy,
-            partition,
-            timestamp: incoming.timestamp,
-            change: Change::Delete,
-            heads,
-            prepared: Prepared::default(),
-        };
+        let write = self.whole_write(incoming, name, location, heads, Change::Delete);
         (nodes, Heads::Of(Arc::new(write)), quorum)
     }
 

@@ -8,8 +8,7 @@ use cairn_formats::content_type;
 use cairn_http::{Body, BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
 use cairn_peer::fan_out::{FanOut, Heads, fan_out};
 use cairn_peer::gather::Answer;
-use cairn_peer::whole_write::Prepared;
-use cairn_peer::{Change, ObjectHeads, WholeWrite};
+use cairn_peer::{Change, ObjectHeads};
 use cairn_types::Quorum;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
@@ -157,18 +156,8 @@ impl Proxy {
             body: body.clone(),
             extensions,
         };
-        let put = WholeWrite {
-            account: name.account.to_owned(),
-            container: name.container.to_owned(),
-            object: name.object.to_owned(),
-            hash: location.hash,
-            policy: location.policy,
-            partition: location.partition,
-            timestamp: incoming.timestamp,
-            change: Change::Put { body, md5 },
-            heads,
-            prepared: Prepared::default(),
-        };
+        let change = Change::Put { body, md5 };
+        let put = self.whole_write(incoming, name, &location, heads, change);
         let answers = fan_out(
             &self.backends,
             &nodes,

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, BodyError, Request, Response, Service, ServiceFuture, respond};
-use cairn_peer::object_read::{ObjectRead, Reading};
-use cairn_peer::whole_write::Answering;
-use cairn_peer::{Backends, Node, TakesCalls, WholeWrite};
+use cairn_peer::calls::{Answering, Reading};
+use cairn_peer::{Backends, Node, ObjectRead, TakesCalls, WholeWrite};
 use cairn_proxy::Proxy;
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};

@@ -27,23 +27,38 @@ struct Before {
     is_tombstone: bool,
 }
 
-/// A deletion that has ended.
+/// A deletion.
 pub(super) struct Deletion {
+    pub(super) timestamp: Timestamp,
+    /// Only if the object still expires then.
+    pub(super) if_delete_at: Option<Timestamp>,
+    /// Its row is owed.
+    pub(super) owes: bool,
+    /// The answer has the type of what was there.
+    pub(super) needs_type: bool,
+}
+
+/// A deletion that has ended.
+pub(super) struct Deleted {
     before: Before,
     timestamp: Timestamp,
     /// Nothing was deleted.
     refused: Option<Refusal>,
-    debt: Option<Debt>,
+    /// The row's.
+    pub(super) debt: Option<Debt>,
 }
 
-/// Replaces an object by a tombstone, in one job. `if_delete_at`: only if it still expires then; `owes`: its row is
-/// owed; `is_type_needless`: the answer need not have the type of what was there.
+/// Replaces an object by a tombstone, in one job.
 pub(super) async fn write_tombstone(
     (device, engine, key): (&Arc<Device>, &Arc<dyn Engine>, &ObjectKey),
-    timestamp: Timestamp,
-    if_delete_at: Option<Timestamp>,
-    (owes, is_type_needless): (bool, bool),
-) -> Result<Deletion, DiskError> {
+    deletion: Deletion,
+) -> Result<Deleted, DiskError> {
+    let Deletion {
+        timestamp,
+        if_delete_at,
+        owes,
+        needs_type,
+    } = deletion;
     let (kept_engine, own) = (engine.clone(), key.clone());
     let write = move |disk: &Disk, at_hand: Option<AtHand>| {
         let known = at_hand.as_ref().map(|at_hand| at_hand.known);
@@ -61,7 +76,7 @@ pub(super) async fn write_tombstone(
         if if_delete_at.is_some() && refused.is_none() {
             before.previous = Previous::Deleted;
         }
-        let ended = move |debt| Deletion {
+        let ended = move |debt| Deleted {
             before,
             timestamp,
             refused,
@@ -78,7 +93,7 @@ pub(super) async fn write_tombstone(
     };
     let look = |disk: &Disk| {
         let at_hand = engine.at_hand(disk, key, 0);
-        at_hand.filter(|at_hand| is_type_needless || !matches!(at_hand.known, Known::Lasting(_)))
+        at_hand.filter(|at_hand| !(needs_type && matches!(at_hand.known, Known::Lasting(_))))
     };
     let written = match engine.hands_writes_over() {
         true => device.commit_at_hand(look, write),
@@ -87,14 +102,13 @@ pub(super) async fn write_tombstone(
     written.await
 }
 
-impl Deletion {
-    /// Takes the row's debt, where the container is to be told. A repeated deletion, as the expirer sends, may never
-    /// have reached it: its tombstone was written, and then the disk or the power failed.
-    pub(super) fn row(&mut self) -> Option<Option<Debt>> {
+impl Deleted {
+    /// Whether the container is to be told. A repeated deletion, as the expirer sends, may never have reached it:
+    /// its tombstone was written, and then the disk or the power failed.
+    pub(super) fn is_told(&self) -> bool {
         let (before, timestamp) = (&self.before, self.timestamp);
         let is_repeated = before.is_tombstone && before.timestamp == timestamp;
-        let is_told = is_repeated || (self.refused.is_none() && before.timestamp < timestamp);
-        is_told.then(|| self.debt.take())
+        is_repeated || (self.refused.is_none() && before.timestamp < timestamp)
     }
 
     /// The time at which what was deleted would have expired.
@@ -133,30 +147,35 @@ impl Inner {
         target: Target,
         timestamp: Timestamp,
     ) -> Result<Response, Refusal> {
-        let if_delete_at = if_delete_at(&parts)?;
+        let deletion = Deletion {
+            timestamp,
+            if_delete_at: if_delete_at(&parts)?,
+            owes: owes_row(&parts.headers),
+            needs_type: true,
+        };
         let mut writing = self.begin_promised(&parts, &target)?;
         let object = (&target.device, &target.engine, &target.key);
-        let owes = owes_row(&parts.headers);
-        let written = write_tombstone(object, timestamp, if_delete_at, (owes, false)).await;
+        let written = write_tombstone(object, deletion).await;
         let written = written.map_err(Refusal::from);
         match (&mut writing, &written) {
-            (Some(writing), Ok(deletion)) if deletion.refused.is_some() => writing.is_not_written(),
+            (Some(writing), Ok(deleted)) if deleted.refused.is_some() => writing.is_not_written(),
             _ => promise::note(&mut writing, &written),
         }
         drop(writing);
-        let mut deletion = written?;
+        let mut deleted = written?;
         // Dequeued after the deletion: had that failed, nothing else would record that the object
         // expires.
-        if let Some(old) = deletion.expiry() {
+        if let Some(old) = deleted.expiry() {
             self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
-        if let Some(debt) = deletion.row() {
+        if deleted.is_told() {
+            let debt = deleted.debt.take();
             let row = || Some(tombstone_of(&target.object, target.key.policy, timestamp));
             let headers = || update_headers(timestamp);
             self.update_row("DELETE", (&parts, &target), debt, row, headers)
                 .await?;
         }
-        let (previous, newer, metadata) = deletion.answer()?;
+        let (previous, newer, metadata) = deleted.answer()?;
         let mut response = status::deleted(previous, newer);
         if let Some(metadata) = metadata {
             let content_type = metadata.get_str("Content-Type").unwrap_or("");

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cairn_disk::engine::Content;
-use cairn_disk::{ObjectInfo, ObjectKey, OpenObject, OpenOptions};
+use cairn_disk::{ObjectInfo, OpenObject, OpenOptions};
 use cairn_formats::conditional::{Conditions, Verdict};
 use cairn_formats::range::{
     Multipart, Selection, content_range, content_range_unsatisfied, select,
 };
 use cairn_http::respond::{header, set};
 use cairn_http::{Body, Response};
-use cairn_peer::Node;
-use cairn_peer::object_read::{ObjectRead, Reading};
 use cairn_types::Timestamp;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderName};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
 use http::request::Parts;
 
 use super::body::{multipart_body, range_body};
@@ -34,38 +32,33 @@ const INLINE_MAX_BYTES: u64 = 64 << 10;
 /// clients get corrupt content once, as from Swift's object server, and must verify it themselves.
 const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
 
-/// Request header of daemons.
-const REPLICATION: HeaderName = HeaderName::from_static("x-backend-replication");
-
 /// A read, by a request or a call.
-struct Asked<'a> {
-    headers: &'a HeaderMap,
-    target: Target,
-    now: Timestamp,
+pub(super) struct Asked<'a> {
+    pub(super) headers: &'a HeaderMap,
+    pub(super) target: Target,
+    pub(super) now: Timestamp,
 }
 
 impl Inner {
     pub(super) async fn get(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
-        let asked = Asked {
-            headers: &parts.headers,
-            target: self.target(parts)?,
-            now: timestamp_or_now(parts, self)?,
-        };
         let refuses = flag(&parts.headers, REFUSE_UNSOUND);
-        self.get_asked(asked, refuses).await
+        self.get_asked(self.asked(parts)?, refuses).await
     }
 
     pub(super) async fn head(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
-        let asked = Asked {
+        self.head_asked(self.asked(parts)?).await
+    }
+
+    fn asked<'a>(&self, parts: &'a Parts) -> Result<Asked<'a>, Refusal> {
+        Ok(Asked {
             headers: &parts.headers,
             target: self.target(parts)?,
             now: timestamp_or_now(parts, self)?,
-        };
-        self.head_asked(asked).await
+        })
     }
 
     /// `refuses`: content that does not match its ETag is not sent to its end.
-    async fn get_asked(
+    pub(super) async fn get_asked(
         self: &Arc<Self>,
         asked: Asked<'_>,
         refuses: bool,
@@ -105,7 +98,10 @@ impl Inner {
         Ok(response)
     }
 
-    async fn head_asked(self: &Arc<Self>, asked: Asked<'_>) -> Result<Response, Refusal> {
+    pub(super) async fn head_asked(
+        self: &Arc<Self>,
+        asked: Asked<'_>,
+    ) -> Result<Response, Refusal> {
         let conditions = conditions(asked.headers);
         let open = match self.open(&asked, 0).await {
             Ok(open) => open,
@@ -165,50 +161,6 @@ impl Inner {
         headers.insert(CONTENT_LENGTH, multipart.total_length(ranges).into());
         let body = multipart_body(self, target, &open.info, open.content, ranges, &multipart);
         *response.body_mut() = body;
-    }
-}
-
-impl Inner {
-    /// Reads by a call; `None`: the server wants the request.
-    pub(super) fn read_by_call<'a>(
-        self: &'a Arc<Self>,
-        read: &'a ObjectRead<'a>,
-        node: &Node,
-    ) -> Option<Reading<'a>> {
-        // A daemon's read yields to clients', and that of another cluster has other hashes.
-        let is_own = *read.hash_path == self.config.hash_path;
-        if !is_own || read.headers.contains_key(REPLICATION) {
-            return None;
-        }
-        self.check_names(read.account, read.container, read.object)
-            .ok()?;
-        self.config.policies.by_index(read.policy)?;
-        let target = Target {
-            device: self.device(&node.device.device).ok()?,
-            engine: self.engine(read.policy).ok()?,
-            key: ObjectKey {
-                policy: read.policy,
-                partition: read.partition,
-                hash: read.hash,
-                name: read.path.clone(),
-            },
-            account: read.account.to_owned(),
-            container: read.container.to_owned(),
-            object: read.object.to_owned(),
-        };
-        let asked = Asked {
-            headers: read.headers,
-            target,
-            now: read.timestamp,
-        };
-        Some(Box::pin(async move {
-            let answer = match read.is_head {
-                true => Box::pin(self.head_asked(asked)).await,
-                // Proxies fail over where content is unsound.
-                false => self.get_asked(asked, true).await,
-            };
-            answer.unwrap_or_else(Refusal::into_response)
-        }))
     }
 }
 

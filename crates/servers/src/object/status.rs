@@ -4,7 +4,7 @@ use bytes::Bytes;
 use cairn_disk::{DeviceError, DiskError};
 use cairn_http::respond::{self, set, standard, text};
 use cairn_http::{Body, BodyError, Response};
-use cairn_peer::whole_write::Called;
+use cairn_peer::calls::Called;
 use cairn_types::Timestamp;
 use http::header::{ETAG, HeaderValue};
 use http::{HeaderMap, StatusCode};

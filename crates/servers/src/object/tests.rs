@@ -29,7 +29,7 @@ mod updates;
 mod whole_write;
 mod writes;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ use cairn_disk::{
 };
 use cairn_http::{Body, Request, Response, Service, handler_fn};
 use cairn_memory::MemoryEngine;
-use cairn_peer::Backends;
+use cairn_peer::{Backends, Node};
+use cairn_ring::Device;
 use cairn_types::{HashPath, PolicyIndex, PolicySet};
 use http::{HeaderMap, StatusCode};
 
@@ -145,6 +146,22 @@ pub(super) fn world_of(options: WorldOptions) -> World {
         memory,
         backends,
         devices,
+    }
+}
+
+/// The address of the object server, for those that call it.
+const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6200);
+
+fn node(id: u32, device: &str, address: SocketAddr) -> Node {
+    Node {
+        device: Arc::new(Device {
+            device: device.to_owned(),
+            ..Device::at(id, address)
+        }),
+        address,
+        replication_address: address,
+        index: 0,
+        handoff: false,
     }
 }
 

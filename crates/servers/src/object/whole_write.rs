@@ -11,22 +11,21 @@ use cairn_disk::owed::Debt;
 use cairn_disk::{Device, DiskError, Durability, Engine, Metadata, ObjectKey};
 use cairn_http::Response;
 use cairn_index::{DbKey, DbKind, ObjectRow};
-use cairn_peer::object_read::{ObjectRead, Reading};
-use cairn_peer::whole_write::{Answering, Called};
-use cairn_peer::{Change, Node, TakesCalls, WholeWrite, backend_uri};
+use cairn_peer::calls::{Answering, Called};
+use cairn_peer::{Change, Node, WholeWrite, backend_uri};
 use cairn_types::ObjectHash;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Method, Request};
 
-use super::delete::{update_headers, write_tombstone};
+use super::delete::{Deletion, update_headers, write_tombstone};
 use super::headers::check_metadata;
 use super::owed::{row_of, tombstone_of};
 use super::put::put_headers;
 use super::small::{Check, SMALL_UPLOAD_MAX_BYTES, complete, received_etag, write_whole};
-use super::status::{Refusal, created_by_call, deleted};
+use super::status::{self, Refusal, created_by_call};
 use super::target::{RESERVED, Target};
-use super::{Inner, ObjectServer, to_the_end};
+use super::{Inner, to_the_end};
 
 /// Maximum size of a refusal's text.
 const REFUSAL_MAX_BYTES: u64 = 64 << 10;
@@ -54,17 +53,23 @@ struct Replica {
     device: Arc<Device>,
 }
 
-impl TakesCalls for ObjectServer {
-    fn write(&self, write: &Arc<WholeWrite>, replica: usize, node: &Node) -> Option<Answering> {
-        let make = || self.0.plain(write).map(Arc::new);
+impl Inner {
+    /// Begins to write a replica; `None`: the write is to come as a request.
+    pub(super) fn write_by_call(
+        self: &Arc<Self>,
+        write: &Arc<WholeWrite>,
+        replica: usize,
+        node: &Node,
+    ) -> Option<Answering> {
+        let make = || self.plain(write).map(Arc::new);
         let plain: &Arc<Plain> = write.prepared.get_or_make(make)?;
-        if !Arc::ptr_eq(&plain.server, &self.0) {
+        if !Arc::ptr_eq(&plain.server, self) {
             return None;
         }
         let replica = Replica {
             number: replica,
             node: node.clone(),
-            device: self.0.device(&node.device.device).ok()?,
+            device: self.device(&node.device.device).ok()?,
         };
         let (write, plain) = (write.clone(), plain.clone());
         let written =
@@ -78,12 +83,6 @@ impl TakesCalls for ObjectServer {
         }))
     }
 
-    fn read<'a>(&'a self, read: &'a ObjectRead<'a>, node: &Node) -> Option<Reading<'a>> {
-        self.0.read_by_call(read, node)
-    }
-}
-
-impl Inner {
     /// Checks a write; `None`: it is to come as a request.
     fn plain(self: &Arc<Self>, write: &WholeWrite) -> Option<Plain> {
         let config = &self.config;
@@ -91,16 +90,8 @@ impl Inner {
             && self
                 .check_names(&write.account, &write.container, &write.object)
                 .is_ok();
-        let hash = |object| {
-            config
-                .hash_path
-                .hash(&write.account, Some(&write.container), object)
-        };
-        if !is_named || write.heads.expiry.is_some() || !is_plain(&write.heads.shared) {
-            return None;
-        }
-        // A proxy of another cluster in this process has other hashes.
-        if hash(Some(&write.object)) != write.hash {
+        let is_own = self.is_own(&write.hash_path);
+        if !is_own || !is_named || write.heads.expiry.is_some() || !is_plain(&write.heads.shared) {
             return None;
         }
         config.policies.by_index(write.policy)?;
@@ -128,7 +119,9 @@ impl Inner {
             .into(),
             change,
             row,
-            container: hash(None),
+            container: config
+                .hash_path
+                .hash(&write.account, Some(&write.container), None),
         })
     }
 
@@ -192,8 +185,9 @@ impl Inner {
             (Durability::AtOnce, owes),
         );
         let (existing, metadata, debt) = written.await?;
-        self.follow(write, plain, replica, (existing.delete_at, Some(debt)))
-            .await?;
+        self.dequeue(write, plain, replica, existing.delete_at)
+            .await;
+        self.tell(write, plain, replica, debt).await?;
         Ok(created_by_call(metadata.get_str("ETag").unwrap_or("")))
     }
 
@@ -205,33 +199,49 @@ impl Inner {
     ) -> Result<Called, Refusal> {
         let key = key_of(write, plain);
         let object = (&replica.device, &plain.engine, &key);
-        let owes = write.heads.tells(replica.number);
-        let mut deletion = write_tombstone(object, write.timestamp, None, (owes, true)).await?;
-        let (expiry, debt) = (deletion.expiry(), deletion.row());
-        self.follow(write, plain, replica, (expiry, debt)).await?;
-        let (previous, newer, _) = deletion.answer()?;
-        Ok(called(deleted(previous, newer)).await)
+        let deletion = Deletion {
+            timestamp: write.timestamp,
+            if_delete_at: None,
+            owes: write.heads.tells(replica.number),
+            needs_type: false,
+        };
+        let mut deleted = write_tombstone(object, deletion).await?;
+        self.dequeue(write, plain, replica, deleted.expiry()).await;
+        if deleted.is_told() {
+            self.tell(write, plain, replica, deleted.debt.take())
+                .await?;
+        }
+        let (previous, newer, _) = deleted.answer()?;
+        Ok(called(status::deleted(previous, newer)).await)
     }
 
-    /// Takes the expiry of what was there before out of the queue, and updates the container: `debt` is its row's, if
-    /// it is owed; `None`: the container is not told.
-    async fn follow(
+    /// Takes the expiry of what was there before out of the queue.
+    async fn dequeue(
         self: &Arc<Self>,
         write: &WholeWrite,
         plain: &Plain,
         replica: &Replica,
-        (expiry, debt): (Option<u64>, Option<Option<Debt>>),
+        expiry: Option<u64>,
+    ) {
+        let Some(old) = expiry else { return };
+        let (parts, target) = request_of(write, plain, replica);
+        // Boxed, so that the future of a write without one is not as large.
+        Box::pin(self.dequeue_expiry(&parts, &target, write.timestamp, old)).await;
+    }
+
+    /// Updates the container, whose row may be owed.
+    async fn tell(
+        self: &Arc<Self>,
+        write: &WholeWrite,
+        plain: &Plain,
+        replica: &Replica,
+        debt: Option<Debt>,
     ) -> Result<(), DiskError> {
-        // Both are boxed, so that the future of a write without them is not as large.
-        if let Some(old) = expiry {
-            let (parts, target) = request_of(write, plain, replica);
-            Box::pin(self.dequeue_expiry(&parts, &target, write.timestamp, old)).await;
+        match self.give(write, plain, replica, debt) {
+            Ok(()) => Ok(()),
+            // Boxed as above.
+            Err(debt) => Box::pin(self.send_row(write, plain, replica, debt)).await,
         }
-        let Some(debt) = debt else { return Ok(()) };
-        if let Err(debt) = self.give(write, plain, replica, debt) {
-            Box::pin(self.send_row(write, plain, replica, debt)).await?;
-        }
-        Ok(())
     }
 
     /// Gives the row, where it is owed, to a database of this process; gives the debt back where a request has to

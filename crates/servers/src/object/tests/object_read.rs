@@ -1,27 +1,12 @@
 //! Tests of reads that are handed over by a call: they answer as their requests do.
 
-use cairn_peer::object_read::ObjectRead;
-use cairn_peer::{Node, TakesCalls};
-use cairn_ring::Device;
+use cairn_peer::{ObjectRead, TakesCalls};
 use cairn_types::{ObjectHash, Timestamp};
 use http::header::{HeaderName, HeaderValue};
 
 use super::*;
 
 const UNSOUND: &str = "x-backend-refuse-unsound: true";
-
-fn node(name: &str) -> Node {
-    let address = SocketAddr::from(([127, 0, 0, 1], 6200));
-    let mut device = Device::at(0, address);
-    device.device = name.to_owned();
-    Node {
-        device: Arc::new(device),
-        address,
-        replication_address: address,
-        index: 0,
-        handoff: false,
-    }
-}
 
 fn headers_of(lines: &[&str]) -> HeaderMap {
     let parsed = lines.iter().map(|line| {
@@ -75,7 +60,10 @@ impl World {
             timestamp: Timestamp::parse(read.now).unwrap(),
             headers: &read.headers,
         };
-        let response = self.server.read(&asked, &node(read.device))?.await;
+        let response = self
+            .server
+            .read(&asked, &node(0, read.device, SERVER))?
+            .await;
         Some(answer(response).await)
     }
 }

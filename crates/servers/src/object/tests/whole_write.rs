@@ -3,25 +3,12 @@
 
 use cairn_peer::heads::{Expiry, Rows, Told};
 use cairn_peer::whole_write::Prepared;
-use cairn_peer::{Change, Node, ObjectHeads, TakesCalls, WholeWrite};
-use cairn_ring::Device;
+use cairn_peer::{Change, ObjectHeads, TakesCalls, WholeWrite};
 use cairn_types::Timestamp;
 use http::header::{HeaderName, HeaderValue};
 use md5::{Digest, Md5};
 
 use super::*;
-
-fn node(id: u32, name: &str, address: SocketAddr) -> Node {
-    let mut device = Device::at(id, address);
-    device.device = name.to_owned();
-    Node {
-        device: Arc::new(device),
-        address,
-        replication_address: address,
-        index: 0,
-        handoff: false,
-    }
-}
 
 /// A deletion with these headers more, whose row goes to `container`.
 fn deletion_of(object: &str, time: &str, more: &[&str], container: SocketAddr) -> WholeWrite {
@@ -57,6 +44,7 @@ fn put_of(
         shared.insert(name, HeaderValue::from_str(value).unwrap());
     }
     WholeWrite {
+        hash_path: HashPath::new("", "endcap"),
         account: "a".into(),
         container: "c".into(),
         object: object.into(),
@@ -89,7 +77,7 @@ fn put_of(
 impl World {
     /// The answer to a call; `None`: the server wants the request.
     async fn call_write(&self, write: WholeWrite, device: &str) -> Option<Answer> {
-        let node = node(0, device, SocketAddr::from(([127, 0, 0, 1], 6200)));
+        let node = node(0, device, SERVER);
         let answering = self.server.write(&Arc::new(write), 0, &node)?;
         let called = answering.await;
         Some(Answer {
@@ -291,7 +279,7 @@ async fn what_is_not_plain_comes_as_a_request(kind: Kind) {
     for (what, change) in [
         (
             "of another cluster",
-            (|put| put.hash.0[0] ^= 1) as fn(&mut WholeWrite),
+            (|put| put.hash_path = HashPath::new("", "other")) as fn(&mut WholeWrite),
         ),
         ("policy", |put| put.policy = PolicyIndex(7)),
         ("name", |put| put.object = "0123456789".into()),
@@ -320,7 +308,7 @@ async fn another_server_checks_for_itself(kind: Kind) {
     let (world, other) = (world(kind), world(kind));
     let (container, _) = world.container_server(201);
     let put = Arc::new(put_of("o", T[1], "x", &[], container));
-    let node = node(0, "sda1", SocketAddr::from(([127, 0, 0, 1], 6200)));
+    let node = node(0, "sda1", SERVER);
     assert!(world.server.write(&put, 0, &node).is_some());
     assert!(other.server.write(&put, 0, &node).is_none());
 }
