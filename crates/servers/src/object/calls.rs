@@ -1,4 +1,4 @@
-//! What a proxy of this process hands over by a call: writes that are plain (`whole_write.rs`), and reads.
+//! Calls of a proxy of this process, in place of requests: writes that are plain (`whole_write.rs`), and reads.
 
 use std::sync::Arc;
 

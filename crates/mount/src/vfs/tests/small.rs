@@ -163,8 +163,8 @@ async fn a_flat_manifest_has_no_more_parts_than_it_may() {
     }
 }
 
-/// Of a version that was replaced between flattening and the swap, flat parts are left that the next one may have
-/// no room for.
+/// Flat parts are left of a version that was replaced between flattening and the swap; the next one may have no
+/// room for them.
 #[tokio::test]
 async fn flat_parts_of_a_version_before_are_used_where_there_is_room() {
     for seed in 0..40 {
