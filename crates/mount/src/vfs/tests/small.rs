@@ -174,7 +174,7 @@ async fn flat_parts_of_a_version_before_are_used_where_there_is_room() {
             manifest_parts: 30,
             ..limits()
         };
-        let mounts = [0, 1].map(|_| mount_with(&store, limits.clone()));
+        let mounts = [0, 1].map(|_| mount_with(&store, limits));
         let mut expected = runs_between_holes(&mounts[0], "f").await;
         store.take_turns(seed);
         let flatten = mounts[0].committer.flatten("f", Share::All);
