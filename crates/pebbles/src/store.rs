@@ -39,6 +39,11 @@ pub const RESERVE: usize = 2;
 /// Volumes made ahead: the reserve, and one to be used next.
 pub const AHEAD: usize = RESERVE + 1;
 
+/// Mean of batches from which on volumes are reserved ahead, and their zeros not written.
+const LARGE_BATCH_BYTES: u64 = 256 << 10;
+/// Batches over which this mean runs.
+const BATCHES_OF_LATE: u64 = 16;
+
 /// How a store works.
 pub struct Config {
     pub rules: Rules,
@@ -118,6 +123,8 @@ pub(crate) struct Log {
     pub(crate) next_sequence: u64,
     /// Bytes appended since the store was opened.
     pub(crate) appended: u64,
+    /// Bytes of a batch of late, as a running mean of those of [`Class::Fresh`].
+    pub(crate) batch_bytes: u64,
     /// The highest id of a volume that anything was ever appended to.
     pub(crate) horizon: u64,
     /// Memory of the last batch, for the next.
@@ -125,6 +132,17 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    pub(crate) fn note_batch(&mut self, bytes: u64) {
+        self.batch_bytes =
+            (BATCHES_OF_LATE - 1) * self.batch_bytes / BATCHES_OF_LATE + bytes / BATCHES_OF_LATE;
+    }
+
+    /// Whether zeros ahead would cost more than they save: a batch into blocks that are only reserved costs
+    /// a change of the file system's metadata, however long it is, and zeros cost a byte for each of its own.
+    pub(crate) fn has_large_batches(&self) -> bool {
+        self.batch_bytes >= LARGE_BATCH_BYTES
+    }
+
     pub(crate) fn add_prepared(&mut self, volume: Arc<Volume>) {
         let at = self.prepared.partition_point(|v| v.id < volume.id);
         self.prepared.insert(at, volume);

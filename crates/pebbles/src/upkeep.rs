@@ -142,7 +142,8 @@ impl Upkeep {
         if self.store.log().prepared.len() >= AHEAD {
             return Ok(false);
         }
-        match self.store.volumes.make(true) {
+        let is_written = !self.store.log().has_large_batches();
+        match self.store.volumes.make(is_written) {
             Ok(volume) => {
                 self.store.log().add_prepared(volume);
                 Ok(true)
@@ -152,9 +153,13 @@ impl Upkeep {
         }
     }
 
-    /// A volume made in haste whose zeros are not written; `None` also where few are ready.
+    /// A volume whose zeros are not written, as it was made in haste or while batches were large; `None` also
+    /// where they are large still, or few volumes are ready.
     fn take_unwritten(&self) -> Option<Arc<Volume>> {
         let mut log = self.store.log();
+        if log.has_large_batches() {
+            return None;
+        }
         let at = log
             .prepared
             .iter()

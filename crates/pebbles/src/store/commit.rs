@@ -477,6 +477,9 @@ impl Store {
         let behind = sequence + u64::from(header.count);
         log.next_sequence = log.next_sequence.max(behind);
         log.appended += len as u64;
+        if class == Class::Fresh {
+            log.note_batch(len as u64);
+        }
         volume.set_used(start + len as u64);
         if len <= KEPT_BATCH_BYTES {
             log.batch = Some(bytes);

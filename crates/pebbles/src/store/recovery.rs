@@ -332,6 +332,7 @@ impl Replay<'_> {
             prepared: Vec::new(),
             next_sequence: self.next_sequence,
             appended: self.replayed_bytes,
+            batch_bytes: 0,
             horizon: used.iter().map(|volume| volume.id).max().unwrap_or(0),
             batch: None,
         };

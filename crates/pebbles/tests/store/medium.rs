@@ -41,6 +41,8 @@ pub(crate) struct Calls {
     pub(crate) creates: AtomicU64,
     pub(crate) lists: AtomicU64,
     pub(crate) syncs: AtomicU64,
+    /// Bytes of writes that wait for a sync, as zeros are written.
+    pub(crate) written: AtomicU64,
 }
 
 pub(crate) struct Faulty {
@@ -194,6 +196,10 @@ impl MediumFile for File {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_fails()?;
+        let bytes_written = bytes.len() as u64;
+        self.calls
+            .written
+            .fetch_add(bytes_written, Ordering::Relaxed);
         self.file.write_at(offset, bytes)
     }
 

@@ -76,3 +76,25 @@ fn compaction_of_a_full_device_tries_one_volume() {
     compact(&mut upkeep);
     assert!(setup.used(&store) < before, "nothing is compacted");
 }
+
+/// Zeros of volumes ahead cost a byte for each of the records', which large batches do not get back.
+#[test]
+fn zeros_are_written_ahead_of_small_batches_alone() {
+    let mut setup = Setup::new();
+    setup.volume_bytes = 8 << 20;
+    let store = setup.open();
+    let mut upkeep = Upkeep::new(store.clone());
+    let zeros = |upkeep: &mut Upkeep| {
+        let before = setup.calls.written.load(Ordering::Relaxed);
+        while upkeep.prepare().unwrap() {}
+        setup.calls.written.load(Ordering::Relaxed) - before
+    };
+    assert!(zeros(&mut upkeep) >= 3 * setup.volume_bytes);
+    for number in 0..24 {
+        put(&store, number, 10, 1 << 20);
+    }
+    assert_eq!(zeros(&mut upkeep), 0);
+    assert_eq!(store.status().prepared, 3);
+    fill(&store, 100..160, 10);
+    assert!(zeros(&mut upkeep) >= 3 * (setup.volume_bytes - 8192));
+}
