@@ -136,6 +136,7 @@ const KNOWN: &[&str] = &[
     "trusted_proxies",
     "use",
     "user",
+    "whole_put_bytes",
     "workers",
     "write_affinity",
     "write_affinity_handoff_delete_count",

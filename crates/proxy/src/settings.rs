@@ -90,6 +90,8 @@ pub struct ProxyOptions {
     /// Bodies up to this many bytes are read before the backends are called: each gets one request,
     /// and any node can be replaced by a handoff.
     pub buffered_put_bytes: u64,
+    /// So are bodies up to this many bytes, of uploads without conditions, as long as there is memory for them.
+    pub whole_put_bytes: u64,
     /// A majority decides on `If-Match` and `If-None-Match` of writes; otherwise they behave as in
     /// OpenStack Swift.
     pub conditional_writes: bool,
@@ -166,6 +168,7 @@ impl ProxyOptions {
                 section.str_or("expiring_objects_account_name", "expiring_objects")
             ),
             buffered_put_bytes: section.u64_or("buffered_put_bytes", 65_536)?.min(1 << 20),
+            whole_put_bytes: section.u64_or("whole_put_bytes", 1 << 20)?.min(1 << 20),
             conditional_writes: section.bool_or("conditional_writes", true),
             change_feed: section.bool_or("change_feed", true),
             change_feed_max_wait: change_feed_max_wait(section)?,

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use crate::affinity::{Affinities, Timings};
 use crate::erasure::Erasure;
 use crate::info_cache::{InfoCache, KnownAccount, RootListing};
+use crate::object::WholeBodies;
 use crate::request::{Incoming, Target};
 use crate::settings::{ProxyOptions, ProxySettings};
 use crate::status;
@@ -45,6 +46,8 @@ pub struct Proxy {
     pub(crate) updating_shards: InfoCache<String, Vec<Namespace>>,
     /// Places of requests for changes that wait.
     pub(crate) feed_waits: Semaphore,
+    /// Memory for the bodies of uploads that are read whole.
+    pub(crate) whole_bodies: WholeBodies,
 }
 
 impl Proxy {
@@ -64,6 +67,7 @@ impl Proxy {
         let proxy = Proxy {
             timings: Arc::new(Timings::new(options.timing_expiry)),
             feed_waits: Semaphore::new(options.change_feed_waiters),
+            whole_bodies: WholeBodies::default(),
             affinities,
             options,
             constraints: settings.constraints,

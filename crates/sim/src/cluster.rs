@@ -238,6 +238,7 @@ impl Cluster {
             ("account_autocreate", "true"),
             ("allow_account_management", "true"),
             ("buffered_put_bytes", BUFFERED),
+            ("whole_put_bytes", BUFFERED),
             ("node_timeout", "3"),
             ("conn_timeout", "0.5"),
             ("client_timeout", "10"),

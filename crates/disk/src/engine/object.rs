@@ -160,6 +160,12 @@ pub trait ObjectEngine: Send + Sync {
         None
     }
 
+    /// Bytes of the longest upload that costs least as a whole, by `put_small`, where it is in memory already. A
+    /// longer one goes to the disk while more of it arrives.
+    fn whole_max_bytes(&self) -> u64 {
+        0
+    }
+
     /// Performs a whole upload.
     ///
     /// # Errors

@@ -213,6 +213,11 @@ impl ObjectEngine for PebblesEngine {
         true
     }
 
+    /// Those of a record.
+    fn whole_max_bytes(&self) -> u64 {
+        BODY_MAX as u64
+    }
+
     /// Its index knows an object of a single record. While the engine that this gives is there, its volumes are
     /// handed over to no other process.
     fn at_hand(&self, disk: &Disk, key: &ObjectKey, bytes: usize) -> Option<AtHand> {

@@ -11,7 +11,8 @@ use cairn_peer::gather::Answer;
 use cairn_peer::{Change, ObjectHeads};
 use cairn_types::Quorum;
 use http::header::{
-    CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
+    CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH,
+    LAST_MODIFIED,
 };
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
@@ -19,12 +20,21 @@ use serde_json::{Map, Value};
 use tracing::{error, info};
 
 use super::conditional::{Opening, Swap};
+use super::whole_body::Room;
 use super::{Location, Name, effect};
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
 use crate::state::Proxy;
 use crate::status;
 use crate::write::{Write, best_response};
+
+/// An upload whose body has been read.
+struct Given {
+    heads: ObjectHeads,
+    swap: Option<Swap>,
+    /// Of the body, if it is known.
+    md5: Option<[u8; 16]>,
+}
 
 /// OpenStack Swift supports `If-None-Match: *` for a PUT, and refuses other values.
 pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
@@ -60,10 +70,21 @@ impl Proxy {
             true => Opening::Give,
             false => Opening::Look,
         };
+        let room = match length {
+            MessageLength::Known(bytes) if !small => self.room_for(incoming, &location, bytes),
+            _ => None,
+        };
+        let is_whole = small || room.is_some();
         // Before promises, which a slow client would hold.
-        if small && let Err(broken) = self.read_whole(incoming).await {
-            return broken;
-        }
+        let md5 = match (small, room) {
+            (true, _) => self.read_small(incoming).await.map(|()| None),
+            (false, Some(room)) => Box::pin(self.read_whole(incoming, room)).await,
+            (false, None) => Ok(None),
+        };
+        let md5 = match md5 {
+            Ok(md5) => md5,
+            Err(broken) => return broken,
+        };
         let swap = match self.begin_swap(incoming, &location, opening).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
@@ -76,8 +97,9 @@ impl Proxy {
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
         let mut response = if let Some(erasure) = location.erasure.clone() {
             Box::pin(self.put_fragments(incoming, location, erasure, heads.all(), length)).await
-        } else if small && !conditional {
-            self.put_whole(incoming, name, location, heads, swap).await
+        } else if is_whole && !conditional {
+            let given = Given { heads, swap, md5 };
+            self.put_whole(incoming, name, location, given).await
         } else {
             Box::pin(self.put_stream(incoming, location, heads.all(), length, swap)).await
         };
@@ -93,8 +115,36 @@ impl Proxy {
         response
     }
 
+    /// Memory for a body that is not small, if it is to be read whole. Where a condition may refuse it, it is not to
+    /// come in vain.
+    fn room_for(&self, incoming: &Incoming, location: &Location, bytes: u64) -> Option<Room> {
+        let has_condition = |name: HeaderName| incoming.headers().contains_key(name);
+        let is_streamed = bytes > self.options.whole_put_bytes
+            || location.erasure.is_some()
+            || has_condition(IF_MATCH)
+            || has_condition(IF_NONE_MATCH);
+        (!is_streamed).then(|| self.whole_bodies.room(bytes))?
+    }
+
+    /// Reads a body into its memory; it is the request's still. Gives its MD5, unless a filter does.
+    async fn read_whole(
+        &self,
+        incoming: &mut Incoming,
+        room: Room,
+    ) -> Result<Option<[u8; 16]>, Response> {
+        let body = std::mem::take(&mut incoming.body);
+        let hashes = incoming.parts.extensions.get::<Footers>().is_none();
+        match room.fill(body, hashes, self.options.client_timeout).await {
+            Ok((body, md5)) => {
+                incoming.body = Body::full(body);
+                Ok(md5)
+            }
+            Err(error) => Err(self.broken_upload(incoming, &error)),
+        }
+    }
+
     /// Reads a small body to its end; it is the request's still.
-    async fn read_whole(&self, incoming: &mut Incoming) -> Result<(), Response> {
+    async fn read_small(&self, incoming: &mut Incoming) -> Result<(), Response> {
         let body = std::mem::take(&mut incoming.body);
         let (limit, timeout) = (self.options.buffered_put_bytes, self.options.client_timeout);
         let error = match tokio::time::timeout(timeout, body.collect(limit)).await {
@@ -114,11 +164,16 @@ impl Proxy {
         incoming: &mut Incoming,
         name: Name<'_>,
         location: Location,
-        mut heads: ObjectHeads,
-        swap: Option<Swap>,
+        given: Given,
     ) -> Response {
+        let Given {
+            mut heads,
+            swap,
+            md5,
+        } = given;
         let body = std::mem::take(&mut incoming.body);
-        let body = match body.collect(self.options.buffered_put_bytes).await {
+        // It has been read.
+        let body = match body.collect(u64::MAX).await {
             Ok(body) => body,
             Err(error) => return self.broken_upload(incoming, &error),
         };
@@ -126,7 +181,7 @@ impl Proxy {
             .shared
             .insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         let md5 = match trailer(incoming, body.len() as u64) {
-            Ok(None) => Md5::digest(&body).into(),
+            Ok(None) => md5.unwrap_or_else(|| Md5::digest(&body).into()),
             Ok(Some(trailer)) => {
                 overlay(&mut heads.shared, &trailer);
                 trailer.md5

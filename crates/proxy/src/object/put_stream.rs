@@ -1,9 +1,8 @@
 //! Upload streamed to all replicas at once. No content is sent before a quorum has requested it; a
 //! replica that fails on the way is dropped as long as a quorum is left.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFooters, respond};
 use cairn_peer::gather::{Answer, Gather};
 use cairn_peer::put::{OpenError, Putter};
@@ -14,12 +13,12 @@ use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use md5::{Digest, Md5};
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tracing::{debug, error};
 
 use super::Location;
 use super::conditional::Swap;
 use super::put::{self, conclude, refused_by_state};
+use super::whole_body::update;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
 use crate::state::Proxy;
@@ -27,8 +26,6 @@ use crate::status;
 
 /// Maximum bytes kept of a server's response body.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
-/// Maximum bytes of a chunk that is hashed on the event loop: 64 KiB take 0.1 ms.
-const HASH_INLINE_MAX_BYTES: usize = 64 * 1024;
 
 impl Proxy {
     pub(super) async fn put_stream(
@@ -346,30 +343,6 @@ fn in_documents(headers: &mut HeaderMap, length: Option<u64>) {
     let boundary = documents::boundary();
     respond::set(headers, "x-backend-obj-multipart-mime-boundary", boundary);
     respond::set(headers, "x-backend-obj-metadata-footer", "yes");
-}
-
-/// Permits for hashing, one for each processor.
-fn hashing() -> &'static Semaphore {
-    static TURNS: OnceLock<Semaphore> = OnceLock::new();
-    TURNS.get_or_init(|| {
-        let processors = std::thread::available_parallelism();
-        Semaphore::new(processors.map_or(1, std::num::NonZero::get))
-    })
-}
-
-async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
-    let mut md5 = hasher?;
-    if chunk.len() <= HASH_INLINE_MAX_BYTES {
-        md5.update(&chunk);
-        return Some(md5);
-    }
-    // More threads than processors would not hash faster, and each needs memory.
-    let _turn = hashing().acquire().await.ok()?;
-    let hashed = cairn_http::own_thread::blocking(move || {
-        md5.update(&chunk);
-        md5
-    });
-    hashed.await
 }
 
 fn note_unopened(nodes: &Nodes, node: &Node, error: &OpenError) {

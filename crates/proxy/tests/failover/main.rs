@@ -153,7 +153,7 @@ async fn small_writes_go_to_the_primaries_and_fall_to_handoffs() {
 
 #[tokio::test]
 async fn a_streamed_write_survives_one_failing_replica_and_not_two() {
-    let payload: Vec<u8> = object().repeat(20);
+    let payload: Vec<u8> = object().repeat(120);
     let body = || {
         let chunks: Vec<_> = payload
             .chunks(7_000)
@@ -184,10 +184,31 @@ async fn a_streamed_write_survives_one_failing_replica_and_not_two() {
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
 }
 
+/// A body of up to 1 MiB without conditions is in memory, and goes to handoffs in its turn.
+#[tokio::test]
+async fn a_write_that_is_read_whole_survives_two_failing_replicas() {
+    let payload: Vec<u8> = object().repeat(20);
+    let chunks: Vec<_> = payload
+        .chunks(90_000)
+        .map(|chunk| Ok(Bytes::copy_from_slice(chunk)))
+        .collect();
+    let length = payload.len();
+    let body = Body::from_stream(futures_util::stream::iter(chunks), Some(length as u64));
+    let length = length.to_string();
+    let headers = [("content-length", length.as_str())];
+    let cluster = Cluster::new(b"");
+    cluster.set_primaries([Mood::FailsUploads, Mood::FailsUploads, Mood::Well]);
+    let response = cluster.send("PUT", &headers, body).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let seen = cluster.seen.lock().unwrap();
+    let stored = seen.iter().filter(|(_, _, got)| got.as_ref() == payload);
+    assert!(stored.count() >= 3);
+}
+
 #[tokio::test]
 async fn an_upload_that_ends_early_is_not_stored() {
     let cluster = Cluster::new(b"");
-    for length in ["100", "200000"] {
+    for length in ["100", "200000", "2000000"] {
         let chunks = [Ok(Bytes::from_static(b"only this"))];
         let length_value = length.parse().unwrap();
         let body = Body::from_stream(futures_util::stream::iter(chunks), Some(length_value));
@@ -206,7 +227,7 @@ async fn what_a_filter_refuses_at_the_end_of_an_upload_is_not_stored() {
     // Another filter has replaced its body.
     let was_replaced: fn(u64) -> Result<Trailer, Response> = |length| trailer(length + 1);
     let agrees: fn(u64) -> Result<Trailer, Response> = trailer;
-    for length in [100, 200_000] {
+    for length in [100, 200_000, 2_000_000] {
         for (concludes, status) in [(refuses, 422), (was_replaced, 500), (agrees, 201)] {
             let cluster = Cluster::new(b"");
             let chunks = vec![7; length as usize];

@@ -31,7 +31,8 @@ use super::owed::{owes_row, row_of};
 use super::phases::{Content, Phases};
 use super::promise;
 use super::small::{
-    Check, Existing, SMALL_UPLOAD_MAX_BYTES, check_existing, complete, received_etag, write_whole,
+    Check, Existing, SMALL_UPLOAD_MAX_BYTES, check_existing, complete, received_etag,
+    whole_max_bytes, write_whole,
 };
 use super::status::{self, Refusal};
 use super::target::{Target, required_timestamp};
@@ -77,11 +78,13 @@ impl Inner {
     ) -> Result<Response, Refusal> {
         let phases = Phases::read(&parts)?;
         let upload = self.check_put(&mut parts, &body, phases.is_some())?;
-        let is_small = upload
-            .size
-            .is_some_and(|size| size <= SMALL_UPLOAD_MAX_BYTES);
-        let is_here = body.as_full().is_some() || !parts.headers.contains_key(EXPECT);
-        if is_small && is_here && phases.is_none() && upload.footers.is_none() {
+        let most = match body.as_full() {
+            Some(_) => whole_max_bytes(&*upload.target.engine),
+            None if parts.headers.contains_key(EXPECT) => 0,
+            None => SMALL_UPLOAD_MAX_BYTES,
+        };
+        let is_small = upload.size.is_some_and(|size| size <= most);
+        if is_small && phases.is_none() && upload.footers.is_none() {
             self.put_small(parts, upload, body).await
         } else {
             // Boxed, so that the future of a small upload is not as large.
@@ -287,7 +290,10 @@ impl Inner {
     /// Reads a small body.
     async fn collect(&self, body: Body, upload: &Upload) -> Result<Bytes, Refusal> {
         let timeout = self.config.client_timeout;
-        let collected = tokio::time::timeout(timeout, body.collect(SMALL_UPLOAD_MAX_BYTES)).await;
+        let most = body
+            .as_full()
+            .map_or(SMALL_UPLOAD_MAX_BYTES, |body| body.len() as u64);
+        let collected = tokio::time::timeout(timeout, body.collect(most)).await;
         let body = collected.map_err(|_| Refusal::SlowUpload)??;
         if upload.size.is_some_and(|size| size != body.len() as u64) {
             return Err(Refusal::Disconnected);

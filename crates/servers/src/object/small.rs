@@ -19,7 +19,7 @@ use http::HeaderMap;
 
 use super::status::Refusal;
 
-/// Maximum size in bytes of uploads written in one job.
+/// Maximum size in bytes of uploads that are read whole here, to be written in one job.
 pub(super) const SMALL_UPLOAD_MAX_BYTES: u64 = 64 << 10;
 
 /// Conditions of replacing the existing object.
@@ -82,6 +82,11 @@ pub(super) async fn write_whole(
         false => device.commit(|disk| write(disk, None)),
     };
     written.await.map_err(Refusal::from).and_then(|w| w)
+}
+
+/// Maximum size in bytes of uploads that are written in one job where they are in memory already.
+pub(super) fn whole_max_bytes(engine: &dyn Engine) -> u64 {
+    engine.whole_max_bytes().max(SMALL_UPLOAD_MAX_BYTES)
 }
 
 pub(super) fn received_etag(headers: &HeaderMap) -> String {

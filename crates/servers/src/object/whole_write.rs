@@ -22,7 +22,7 @@ use super::delete::{Deletion, update_headers, write_tombstone};
 use super::headers::check_metadata;
 use super::owed::{row_of, tombstone_of};
 use super::put::put_headers;
-use super::small::{Check, SMALL_UPLOAD_MAX_BYTES, complete, received_etag, write_whole};
+use super::small::{Check, complete, received_etag, whole_max_bytes, write_whole};
 use super::status::{self, Refusal, created_by_call};
 use super::target::{RESERVED, Target};
 use super::{Inner, to_the_end};
@@ -95,7 +95,11 @@ impl Inner {
             return None;
         }
         config.policies.by_index(write.policy)?;
+        let engine = self.engine(write.policy).ok()?;
         let (change, row) = match &write.change {
+            Change::Put { body, .. } if body.len() as u64 > whole_max_bytes(&*engine) => {
+                return None;
+            }
             Change::Put { body, md5 } => self.plain_put(write, body, *md5)?,
             // The answer says what a version was.
             Change::Delete if write.container.contains(RESERVED) => return None,
@@ -106,7 +110,7 @@ impl Inner {
         };
         Some(Plain {
             server: self.clone(),
-            engine: self.engine(write.policy).ok()?,
+            engine,
             name: [
                 "/",
                 &write.account,
@@ -134,7 +138,7 @@ impl Inner {
     ) -> Option<(PlainChange, ObjectRow)> {
         let (head, config) = (&write.heads.shared, &self.config);
         let bytes = body.len() as u64;
-        if bytes > SMALL_UPLOAD_MAX_BYTES || bytes > config.constraints.max_file_size {
+        if bytes > config.constraints.max_file_size {
             return None;
         }
         std::str::from_utf8(head.get(CONTENT_TYPE)?.as_bytes()).ok()?;
