@@ -27,6 +27,7 @@ pub mod info;
 pub mod interim;
 pub mod limits;
 pub mod lines;
+pub mod md5_lanes;
 pub mod metrics;
 mod options;
 pub mod own_thread;
@@ -54,5 +55,6 @@ pub use info::{
     AccountInfo, ContainerInfo, Cors, DevicePlace, InfoFuture, InfoSource, PolicyUsage, SwiftInfo,
 };
 pub use interim::Interim;
+pub use md5_lanes::LaneMd5;
 pub use service::{Handler, Request, Response, Service, ServiceFuture, handler_fn};
 pub use to_the_end::to_the_end;

@@ -15,6 +15,11 @@ pub fn take_over(seed: Option<u64>) {
     DICE.set(seed.map(SplitMix::new));
 }
 
+/// Whether blocking work of this thread runs in place.
+pub fn is_taken_over() -> bool {
+    DICE.get().is_some()
+}
+
 /// A random number. Not for secrets.
 pub fn random() -> u64 {
     let Some(mut dice) = DICE.get() else {

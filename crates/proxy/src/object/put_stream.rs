@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFooters, respond};
+use cairn_http::{
+    Blocks, BodyError, Footers, LaneMd5, Response, SharedDigest, SharedFooters, respond,
+};
 use cairn_peer::gather::{Answer, Gather};
 use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Node, Nodes, documents};
@@ -11,14 +13,12 @@ use cairn_types::{Quorum, Timestamp};
 use futures_util::future::join_all;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderValue};
-use md5::{Digest, Md5};
 use serde_json::Value;
 use tracing::{debug, error};
 
 use super::Location;
 use super::conditional::Swap;
 use super::put::{self, conclude, refused_by_state};
-use super::whole_body::update;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
 use crate::state::Proxy;
@@ -92,7 +92,7 @@ impl Proxy {
             && putters
                 .iter()
                 .any(|p| self.backends.local(p.node.address).is_some());
-        let hasher = hash_here.then(Md5::new);
+        let hasher = hash_here.then(LaneMd5::new);
         let pumped = self.pump(incoming, &mut putters, quorum, hasher).await;
         let (length, md5) = match pumped {
             Ok(whole) => whole,
@@ -265,7 +265,7 @@ impl Proxy {
         incoming: &mut Incoming,
         putters: &mut Vec<Putter>,
         quorum: Quorum,
-        mut hasher: Option<Md5>,
+        mut md5: Option<LaneMd5>,
     ) -> Result<(u64, Option<[u8; 16]>), Response> {
         let body = std::mem::take(&mut incoming.body);
         let mut blocks = Blocks::new(body, self.options.client_timeout);
@@ -279,8 +279,11 @@ impl Proxy {
             }
             let timeout = self.options.node_timeout;
             let sending = join_all(putters.iter_mut().map(|p| p.send(chunk.clone(), timeout)));
-            let hashing = update(hasher.take(), chunk.clone());
-            (_, hasher) = tokio::join!(sending, hashing);
+            let hashing = async {
+                let (md5, _) = md5?.update(chunk.clone()).await?;
+                Some(md5)
+            };
+            (_, md5) = tokio::join!(sending, hashing);
             putters.retain(|p| !p.failed());
             if !quorum.is_reached_by(putters.len()) {
                 error!(
@@ -291,7 +294,7 @@ impl Proxy {
                 return Err(status::too_few_servers());
             }
         }
-        Ok((sent, hasher.map(|md5| md5.finalize().into())))
+        Ok((sent, md5.map(LaneMd5::finish)))
     }
 
     /// The servers' responses to their whole uploads.

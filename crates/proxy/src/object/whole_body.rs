@@ -1,23 +1,22 @@
-//! Bodies of uploads that are read whole before a replica gets any of one, and the MD5 of all uploads.
+//! Bodies of uploads that are read whole before a replica gets any of one.
 //!
 //! Small ones are always read whole. Longer ones, up to 1 MiB, are as long as there is memory for them: sent as a
 //! whole they cost a third of what pieces for each replica cost. Where there is none they are streamed, so that slow
 //! clients who hold this memory deny nobody an upload.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use cairn_http::{Body, BodyError};
-use md5::{Digest, Md5};
+use cairn_http::{Body, BodyError, LaneMd5};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes in memory at once of bodies that are read whole as long as there is memory.
 const MEMORY_BYTES: usize = 64 << 20;
 /// A permit's share of them.
 const PERMIT_BYTES: usize = 1 << 10;
-/// Maximum bytes of a chunk that is hashed on the event loop: 64 KiB take 0.1 ms.
-const HASH_INLINE_MAX_BYTES: usize = 64 << 10;
+/// Bytes that are hashed while more arrive.
+const HASHED_BYTES: usize = 256 << 10;
 
 /// The memory for bodies that are read whole.
 pub(crate) struct WholeBodies(Arc<Semaphore>);
@@ -48,33 +47,73 @@ impl Room {
     /// Reads a body into it; its MD5 too, if asked for.
     ///
     /// # Errors
-    /// `TooLarge` where it is longer than announced, `Timeout` where no chunk comes for so long, or as the body's.
+    /// `TooLarge` where it is longer than its memory, `Timeout` where no chunk comes for so long, or as the body's.
     pub(super) async fn fill(
         self,
         mut body: Body,
         hashes: bool,
         timeout: Duration,
     ) -> Result<(Bytes, Option<[u8; 16]>), BodyError> {
-        let mut bytes = BytesMut::with_capacity(self.bytes);
-        let mut hasher = hashes.then(Md5::new);
-        let mut next = body.next_chunk_within(timeout).await.transpose()?;
-        while let Some(chunk) = next {
-            if bytes.len() + chunk.len() > self.bytes {
-                return Err(BodyError::TooLarge(self.bytes as u64));
+        let mut arriving = BytesMut::with_capacity(self.bytes);
+        let mut whole = BytesMut::new();
+        let mut md5 = hashes.then(LaneMd5::new);
+        let (mut hashed, mut is_ended) = (BytesMut::new(), false);
+        loop {
+            let most = self.bytes - whole.len() - hashed.len();
+            let receiving = async {
+                match is_ended {
+                    true => Ok(true),
+                    false => receive(&mut body, &mut arriving, most, timeout).await,
+                }
+            };
+            let (received, updated) = tokio::join!(receiving, update(md5, hashed));
+            is_ended = received?;
+            (md5, hashed) = updated?;
+            // Parts of the same memory: nothing is copied.
+            whole.unsplit(hashed);
+            if is_ended && arriving.is_empty() {
+                break;
             }
-            bytes.extend_from_slice(&chunk);
-            let hashing = update(hasher.take(), chunk);
-            let (received, hashed) = tokio::join!(body.next_chunk_within(timeout), hashing);
-            next = received.transpose()?;
-            hasher = hashed;
+            hashed = arriving.split();
         }
         let held = Held {
-            bytes: bytes.freeze(),
+            bytes: whole.freeze(),
             _permit: self.permit,
         };
-        let md5 = hasher.map(|md5| md5.finalize().into());
-        Ok((Bytes::from_owner(held), md5))
+        Ok((Bytes::from_owner(held), md5.map(LaneMd5::finish)))
     }
+}
+
+/// Hashes a part of a body, and gives it back.
+async fn update(
+    md5: Option<LaneMd5>,
+    part: BytesMut,
+) -> Result<(Option<LaneMd5>, BytesMut), BodyError> {
+    let Some(md5) = md5 else {
+        return Ok((None, part));
+    };
+    let lost = || BodyError::Source("its MD5 could not be computed".to_owned());
+    let (md5, part) = md5.update(part).await.ok_or_else(lost)?;
+    Ok((Some(md5), part))
+}
+
+/// Appends what arrives, at most so many bytes, until there is enough to be hashed; true where the body has ended.
+async fn receive(
+    body: &mut Body,
+    into: &mut BytesMut,
+    most: usize,
+    timeout: Duration,
+) -> Result<bool, BodyError> {
+    while into.len() < HASHED_BYTES {
+        let Some(chunk) = body.next_chunk_within(timeout).await.transpose()? else {
+            return Ok(true);
+        };
+        if into.len() + chunk.len() > most {
+            return Err(BodyError::TooLarge(most as u64));
+        }
+        into.extend_from_slice(&chunk);
+    }
+    Ok(false)
 }
 
 /// A body, whose memory is given back when the last one who has it has dropped it.
@@ -89,34 +128,11 @@ impl AsRef<[u8]> for Held {
     }
 }
 
-/// Permits for hashing, one for each processor.
-fn hashing() -> &'static Semaphore {
-    static TURNS: OnceLock<Semaphore> = OnceLock::new();
-    TURNS.get_or_init(|| {
-        let processors = std::thread::available_parallelism();
-        Semaphore::new(processors.map_or(1, std::num::NonZero::get))
-    })
-}
-
-/// Hashes a chunk, a long one on a thread that may block.
-pub(super) async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
-    let mut md5 = hasher?;
-    if chunk.len() <= HASH_INLINE_MAX_BYTES {
-        md5.update(&chunk);
-        return Some(md5);
-    }
-    // More threads than processors would not hash faster, and each needs memory.
-    let _turn = hashing().acquire().await.ok()?;
-    let hashed = cairn_http::own_thread::blocking(move || {
-        md5.update(&chunk);
-        md5
-    });
-    hashed.await
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use md5::{Digest, Md5};
 
     use super::*;
 
@@ -140,19 +156,21 @@ mod tests {
         assert_eq!(md5, Some(whole));
         let room = bodies.room(5).unwrap();
         let long = room.fill(in_chunks(&[b"ab", b"cdef"]), true, MINUTE).await;
-        assert!(matches!(long, Err(BodyError::TooLarge(5))));
+        assert!(matches!(long, Err(BodyError::TooLarge(_))));
     }
 
     #[tokio::test]
-    async fn long_chunks_are_hashed_on_another_thread() {
-        let long = vec![7; 3 * HASH_INLINE_MAX_BYTES];
-        let room = WholeBodies::default().room(long.len() as u64).unwrap();
-        let (body, md5) = room
-            .fill(Body::full(long.clone()), true, MINUTE)
-            .await
-            .unwrap();
-        assert_eq!(body, long);
-        assert_eq!(md5, Some(Md5::digest(&long).into()));
+    async fn a_long_body_is_hashed_while_it_arrives() {
+        let long: Vec<u8> = (0..900_001_u32).map(|n| (n % 251) as u8).collect();
+        for piece in [7_000, 100_000, 300_000, 1_000_000] {
+            let chunks: Vec<_> = long.chunks(piece).map(Bytes::copy_from_slice).collect();
+            let chunks = futures_util::stream::iter(chunks.into_iter().map(Ok));
+            let room = WholeBodies::default().room(long.len() as u64).unwrap();
+            let body = Body::from_stream(chunks, None);
+            let (body, md5) = room.fill(body, true, MINUTE).await.unwrap();
+            assert!(body == long, "in pieces of {piece}");
+            assert_eq!(md5, Some(Md5::digest(&long).into()));
+        }
     }
 
     #[tokio::test]
