@@ -17,11 +17,15 @@ mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
 mod pair;
+mod program;
 mod protection;
 mod repair;
+mod rows;
+mod steady;
 mod table;
 mod tls;
 pub(crate) mod usage;
+mod volumes;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -67,8 +71,15 @@ pub(crate) enum Name {
     Tls,
     /// `tls` and `encryption` in one run, each bar with its verdict; fails where one is missed
     Protection,
-    /// A device is wiped: how long until its objects are back, and clients meanwhile
+    /// A device is wiped: how long until its objects are back, and clients meanwhile; with `--engine
+    /// pebbles` Cairn's has volumes
     Repair,
+    /// 10 M small objects in volumes: PUT beside an empty store, disk reads of a cold GET, start, memory
+    Volumes,
+    /// Volumes on devices that are 80 % full, under overwrites, deletions and creates (needs root)
+    Steady,
+    /// Rows given to container databases by a call, at 1 K and 10 M rows
+    Rows,
     /// `cairn mount` beside the store's own PUT and GET, rclone and S3QL (needs root and /dev/fuse)
     Mount,
 }
@@ -94,7 +105,7 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Rounds of `builds`, `heuristics`, `encryption`, `tls`, `protection` and `mount`: as often is each cell measured, in turns
+    /// Rounds of `builds`, `heuristics`, `encryption`, `tls`, `protection`, `volumes`, `rows` and `mount`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// For `builds` and `mount`: the program `cairn` of the other build
@@ -106,9 +117,13 @@ pub(crate) struct Options {
     /// Measure one of the two alone
     #[arg(long)]
     only: Option<Only>,
-    /// For `repair`: objects in the cluster; the first of --sizes, or 10 KB, is their size
-    #[arg(long, default_value_t = 100_000)]
-    objects: u64,
+    /// For `repair`: objects in the cluster (100,000); the first of --sizes, or 10 KB, is their size. For
+    /// `volumes`: objects of 256 bytes in the store (10 M)
+    #[arg(long, value_parser = parse_size)]
+    objects: Option<u64>,
+    /// For `steady`: bytes of each of the four devices
+    #[arg(long, value_parser = parse_size, default_value = "2000M")]
+    device_bytes: u64,
     /// For `repair`: the ring's partition power
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
     part_power: u32,
@@ -119,7 +134,8 @@ pub(crate) struct Options {
     /// For `repair`: stop OpenStack Swift's after this multiple of Cairn's duration
     #[arg(long)]
     give_up: Option<f64>,
-    /// For `container`: numbers of rows instead of 1 K, 100 K, 1 M and 10 M
+    /// For `container`: numbers of rows instead of 1 K, 100 K, 1 M and 10 M; for `rows`, instead of 1 K
+    /// and 10 M
     #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     rows: Vec<u64>,
     /// For `container`: also a page after the page cache was dropped (needs root)
@@ -202,6 +218,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Name::Tls => tls::measure(options).map(drop),
         Name::Protection => protection::run(options),
         Name::Repair => repair::run(options),
+        Name::Volumes => volumes::run(options),
+        Name::Steady => steady::run(options),
+        Name::Rows => rows::run(options),
         Name::Mount => match options.checkpoint {
             Some(ranks) => crate::mount::bench::run_checkpoint(ranks),
             None => crate::mount::bench::run(&crate::mount::bench::Plan {

@@ -62,7 +62,6 @@ use crate::held::Held;
 use crate::rank::{Rank, Ranked, RankedGuard};
 use crate::schema::Schema;
 use crate::{DbKey, Result};
-pub(crate) use backed::Taken;
 pub(crate) use group_commit::{Drain, Owner, Queue};
 pub(crate) use lease::Lease;
 pub(crate) use transaction::{Update, apply_alone, run};

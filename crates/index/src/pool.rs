@@ -15,7 +15,7 @@ use parking_lot::Condvar;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
-use crate::db::{Db, Drain, Lease, Owner, Taken, Update, Writer};
+use crate::db::{Db, Drain, Lease, Owner, Update, Writer};
 use crate::device::{Device, SingleJob};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::rank::{Rank, Ranked};
@@ -369,11 +369,14 @@ impl TakesRows for IndexPool {
             return Err((row, debt));
         };
         db.mark_used();
-        if writer.backed.take(row, debt)? == Taken::IsToBeMerged {
+        let (taken, is_to_be_merged) = writer.backed.take(row, debt);
+        if is_to_be_merged {
             inner.merge_backed(db);
         }
-        inner.waiters.wake(key);
-        Ok(())
+        if taken.is_ok() {
+            inner.waiters.wake(key);
+        }
+        taken
     }
 }
 

@@ -2,6 +2,7 @@
 //! without a journal, for example, skips every inode freed in the last minutes when it allocates
 //! one).
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,6 +25,8 @@ pub(crate) enum FileSystem {
 pub(crate) struct Disk {
     path: PathBuf,
     kind: FileSystem,
+    /// Its size, if that was asked for.
+    bytes: Option<u64>,
     /// The loop device of the image file.
     device: Option<String>,
 }
@@ -37,10 +40,22 @@ impl Disk {
     /// Creates `path` on a new file system in the file `image`, of at most half the free space
     /// there.
     pub(crate) fn at(path: &Path, image: &Path, kind: FileSystem) -> Result<Disk> {
+        Disk::sized(path, image, kind, None)
+    }
+
+    /// Creates `path` on a new file system of so many bytes in the file `image`; without a number as
+    /// [`Disk::at`].
+    pub(crate) fn sized(
+        path: &Path,
+        image: &Path,
+        kind: FileSystem,
+        bytes: Option<u64>,
+    ) -> Result<Disk> {
         std::fs::create_dir_all(path)?;
         let mut disk = Disk {
             path: path.to_owned(),
             kind,
+            bytes,
             device: None,
         };
         disk.mount(image)?;
@@ -67,8 +82,10 @@ impl Disk {
         workspace::install(program, package);
         let dir = image.parent().context("an image at the root")?;
         let room = rustix::fs::statvfs(dir)?;
-        let size = (room.f_bavail * room.f_frsize / 2).min(64 << 30);
-        ensure!(size > 4 << 30, "too little room in {}", dir.display());
+        let half = room.f_bavail * room.f_frsize / 2;
+        let size = self.bytes.unwrap_or(half.min(64 << 30));
+        let is_enough = half > 4 << 30 && size <= half;
+        ensure!(is_enough, "too little room in {}", dir.display());
         std::fs::File::create(image)?.set_len(size)?;
         run(Command::new(program).args(options).arg(image))?;
         // With direct I/O, so that writes are not cached twice.
@@ -103,6 +120,71 @@ impl Drop for Disk {
     }
 }
 
+/// What a block device has done so far, by the kernel's count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Traffic {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+impl Traffic {
+    /// That of the device below a path, whoever caused it.
+    pub(crate) fn below(path: &Path) -> Result<Traffic> {
+        let device = std::fs::metadata(path)?.dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let file = format!("/sys/dev/block/{major}:{minor}/stat");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {file}"))?;
+        Traffic::parse(&text).with_context(|| format!("{file}: {text}"))
+    }
+
+    fn parse(text: &str) -> Option<Traffic> {
+        let fields = text
+            .split_whitespace()
+            .map(|field| field.parse::<u64>().ok());
+        let fields: Vec<u64> = fields.collect::<Option<_>>()?;
+        // Sectors are of 512 bytes, whatever the device's are.
+        Some(Traffic {
+            reads: *fields.first()?,
+            read_bytes: *fields.get(2)? * 512,
+            writes: *fields.get(4)?,
+            written_bytes: *fields.get(6)? * 512,
+        })
+    }
+
+    /// What was done since `before`.
+    pub(crate) fn since(self, before: Traffic) -> Traffic {
+        Traffic {
+            reads: self.reads - before.reads,
+            read_bytes: self.read_bytes - before.read_bytes,
+            writes: self.writes - before.writes,
+            written_bytes: self.written_bytes - before.written_bytes,
+        }
+    }
+}
+
+/// Has the kernel forget what it has read; needs root.
+pub(crate) fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    std::fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")
+}
+
 fn run(command: &mut Command) -> Result<()> {
     workspace::run_quiet(command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_read_as_the_kernel_counts_it() {
+        let text = "  10  1  80  5  20  2  400  7  0  6  12  0 0 0 0 0 0\n";
+        let traffic = Traffic::parse(text).unwrap_or_default();
+        assert_eq!((traffic.reads, traffic.read_bytes), (10, 80 * 512));
+        assert_eq!((traffic.writes, traffic.written_bytes), (20, 400 * 512));
+        assert_eq!(traffic.since(traffic), Traffic::default());
+        assert_eq!(Traffic::parse("1 2 x"), None);
+    }
 }

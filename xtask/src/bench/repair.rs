@@ -10,8 +10,11 @@
 //! replicators are stopped after N times the duration of Cairn's, which gives a lower bound and the
 //! number of objects restored by then. At the end the same files are created without any replicator
 //! (`floor.rs`): no repair can be faster than that on this machine.
+//!
+//! With `--engine pebbles` Cairn has a cluster of its own, with volumes (`volumes.rs`).
 
 mod floor;
+mod volumes;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,6 +31,7 @@ use hdrhistogram::Histogram;
 use super::disk::Disk;
 use super::load::{Job, Verb};
 use super::{CONTAINERS, Only, Options, load_process, with_containers};
+use crate::engine::EngineName;
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::conf::rsync_module;
 use cairn_testkit::process::{Process, free_ports, wait_for_port};
@@ -68,7 +72,8 @@ struct Repaired {
     /// Number of restored objects; fewer if it was stopped before its end.
     back: usize,
     seconds: f64,
-    passes: usize,
+    /// `None`: the replicators ran all the time.
+    passes: Option<usize>,
     before: Foreground,
     meanwhile: Foreground,
 }
@@ -96,28 +101,34 @@ struct Setup {
     confs: Vec<(PathBuf, PathBuf)>,
     objects: u64,
     size: u64,
+    part_power: u32,
 }
 
 pub(super) fn run(options: &Options) -> Result<()> {
-    let load = std::env::current_exe()?;
     let cairn = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = workspace::scratch("repair")?;
     let venv = Venv::prepare()?;
-    let mut setup = Setup::create(&venv, dir.path(), options)?;
+    let has_volumes = options.engine == Some(EngineName::Pebbles);
     let mut all = Vec::new();
+    if has_volumes && options.only != Some(Only::Swift) {
+        all.push(volumes::repaired(&venv, &cairn, dir.path(), options)?);
+        if options.only == Some(Only::Cairn) {
+            return workspace::keep("bench", "repair-volumes.json", &all);
+        }
+    }
+    let mut setup = Setup::create(&venv, dir.path(), options, None)?;
     // Cairn fills the cluster, as it is faster.
     let mut store = setup.start_cairn(&cairn)?;
-    setup.fill(&load)?;
+    setup.fill()?;
     let program = dir.path().join("swift-object-replicator");
     symlink(&cairn, &program)?;
     let passes = setup.pass(&program, |confs| &confs.0, None)?;
     println!("the cluster is in step after {passes:.1} s");
-    let mut at_most = None;
-    if options.only != Some(Only::Swift) {
-        let repaired = setup.repaired("Cairn", &program, |confs| &confs.0, None)?;
-        at_most = options.give_up.map(|times| times * repaired.seconds);
-        all.push(repaired);
+    if options.only != Some(Only::Swift) && !has_volumes {
+        all.push(setup.repaired("Cairn", &program, |confs| &confs.0, None)?);
     }
+    let of_cairn = all.first().map(|repaired| repaired.seconds);
+    let at_most = options.give_up.and_then(|times| Some(times * of_cairn?));
     store.stop()?;
     setup.swift.stop();
     if options.only != Some(Only::Cairn) {
@@ -151,11 +162,20 @@ pub(super) fn run(options: &Options) -> Result<()> {
         stores: all,
         files_alone,
     };
-    workspace::keep("bench", "repair.json", &all)
+    let file = match has_volumes {
+        true => "repair-volumes.json",
+        false => "repair.json",
+    };
+    workspace::keep("bench", file, &all)
 }
 
 impl Setup {
-    fn create(venv: &Venv, dir: &Path, options: &Options) -> Result<Setup> {
+    fn create(
+        venv: &Venv,
+        dir: &Path,
+        options: &Options,
+        engine: Option<EngineName>,
+    ) -> Result<Setup> {
         let layout = Layout {
             devices: DEVICES,
             pipeline: CORE_PIPELINE,
@@ -164,6 +184,9 @@ impl Setup {
             ..Layout::default()
         };
         let swift = Swift::create(venv, &dir.join("swift"), layout)?;
+        let conf = swift.etc().join("swift.conf");
+        let text = fs::read_to_string(&conf)?;
+        fs::write(&conf, EngineName::in_conf(engine, &text))?;
         let mut disks = Vec::new();
         for device in 1..=DEVICES {
             let path = swift.node(device).join(format!("d{device}"));
@@ -181,8 +204,9 @@ impl Setup {
             replaced: 0,
             dir: dir.to_owned(),
             confs,
-            objects: options.objects,
+            objects: options.objects.unwrap_or(100_000),
             size: options.sizes.first().copied().unwrap_or(10_000),
+            part_power: options.part_power,
         };
         setup.write_rsyncd(rsync_port)?;
         Ok(setup)
@@ -196,7 +220,7 @@ impl Setup {
         Ok(store)
     }
 
-    fn fill(&self, load: &Path) -> Result<()> {
+    fn fill(&self) -> Result<()> {
         let mut account = with_containers(self.swift.port)?;
         account.must("PUT", "/clients", "", &[], b"")?;
         let job = Job {
@@ -214,7 +238,7 @@ impl Setup {
             headers: String::new(),
             ca: None,
         };
-        let outcome = load_process(load, &job)?;
+        let outcome = load_process(&std::env::current_exe()?, &job)?;
         ensure!(outcome.errors == 0, "{:?}", outcome.error);
         println!(
             "{} objects of {} bytes, 3 replicas each, in {:.0} s",
@@ -360,24 +384,34 @@ impl Setup {
             files: lost.len(),
             back: lost.len() - left,
             seconds,
-            passes,
+            passes: Some(passes),
             before,
             meanwhile,
         };
-        println!(
-            "{store}: {} of {} objects back in {seconds:.1} s ({:.0}/s), {passes} pass(es); clients' \
-             p99 {:.1} ms ({:.1} before; GET {:.1}, PUT {:.1}), {} errors of {}",
-            repaired.back,
-            repaired.files,
-            repaired.back as f64 / seconds,
-            repaired.meanwhile.p99_ms,
-            repaired.before.p99_ms,
-            repaired.meanwhile.gets_p99_ms,
-            repaired.meanwhile.puts_p99_ms,
-            repaired.meanwhile.errors,
-            repaired.meanwhile.requests,
-        );
+        println!("{}", repaired.line());
         Ok(repaired)
+    }
+}
+
+impl Repaired {
+    fn line(&self) -> String {
+        let passes = self.passes;
+        let passes = passes.map_or(String::new(), |passes| format!(", {passes} pass(es)"));
+        format!(
+            "{}: {} of {} objects back in {:.1} s ({:.0}/s){passes}; clients' p99 {:.1} ms ({:.1} \
+             before; GET {:.1}, PUT {:.1}), {} errors of {}",
+            self.store,
+            self.back,
+            self.files,
+            self.seconds,
+            self.back as f64 / self.seconds,
+            self.meanwhile.p99_ms,
+            self.before.p99_ms,
+            self.meanwhile.gets_p99_ms,
+            self.meanwhile.puts_p99_ms,
+            self.meanwhile.errors,
+            self.meanwhile.requests,
+        )
     }
 }
 

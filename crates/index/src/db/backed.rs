@@ -38,14 +38,6 @@ struct Rows {
     is_merge_scheduled: bool,
 }
 
-/// The answer to a row that was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    Waits,
-    /// The caller schedules a merge.
-    IsToBeMerged,
-}
-
 impl Backed {
     pub(super) fn new() -> Self {
         Backed {
@@ -54,23 +46,24 @@ impl Backed {
         }
     }
 
-    /// Takes a row; gives it back where there are too many.
-    #[allow(clippy::result_large_err, reason = "given back as it came")]
-    pub(crate) fn take(&self, row: ObjectRow, debt: Debt) -> Result<Taken, (ObjectRow, Debt)> {
+    /// Takes a row; gives it back where there are too many. Beside that, whether a merge is to be scheduled by
+    /// the caller: also by one whose row is not taken, since rows that came during the last merge may be so
+    /// many that none of those which follow is.
+    pub(crate) fn take(&self, row: ObjectRow, debt: Debt) -> (Result<(), (ObjectRow, Debt)>, bool) {
         let mut rows = self.rows.lock();
-        if rows.waiting.len() + rows.shown.len() >= OWED_MAX {
-            return Err((row, debt));
-        }
-        rows.waiting.push((row, debt));
-        rows.since.get_or_insert_with(Instant::now);
-        let count = rows.waiting.len();
-        self.waiting.store(count, Ordering::Release);
-        let is_due = count >= MERGED_AT && !rows.is_merge_scheduled;
+        let is_full = rows.waiting.len() + rows.shown.len() >= OWED_MAX;
+        let taken = match is_full {
+            true => Err((row, debt)),
+            false => {
+                rows.waiting.push((row, debt));
+                rows.since.get_or_insert_with(Instant::now);
+                self.waiting.store(rows.waiting.len(), Ordering::Release);
+                Ok(())
+            }
+        };
+        let is_due = (is_full || rows.waiting.len() >= MERGED_AT) && !rows.is_merge_scheduled;
         rows.is_merge_scheduled |= is_due;
-        Ok(match is_due {
-            true => Taken::IsToBeMerged,
-            false => Taken::Waits,
-        })
+        (taken, is_due)
     }
 
     /// Whether there are rows that readers do not see.
@@ -138,5 +131,61 @@ impl Backed {
     /// The database is closed without a sync of its last merges: their rows are owed.
     pub(super) fn forget_shown(&self) {
         drop(self.take_shown());
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_device::{Ledger, Owed};
+    use cairn_types::{ObjectHash, Timestamp};
+
+    use super::*;
+
+    fn given(backed: &Backed) -> (bool, bool) {
+        let timestamp = Timestamp::from_secs(1);
+        let owed = Owed {
+            number: 0,
+            partition: 0,
+            hash: ObjectHash([0; 16]),
+            timestamp,
+        };
+        let debt = Ledger::new().owe(0, 1, &[owed]).pop().unwrap();
+        let row = ObjectRow::tombstone("o".into(), timestamp, 0);
+        let (taken, is_due) = backed.take(row, debt);
+        (taken.is_ok(), is_due)
+    }
+
+    #[test]
+    fn a_merge_is_scheduled_once_for_many_rows() {
+        let backed = Backed::new();
+        let due: Vec<usize> = (1..=OWED_MAX).filter(|_| given(&backed).1).collect();
+        assert_eq!(due, [MERGED_AT]);
+        assert_eq!(given(&backed), (false, false));
+    }
+
+    #[test]
+    fn rows_that_came_during_a_merge_are_merged_though_no_more_are_taken() {
+        let backed = Backed::new();
+        while !given(&backed).1 {}
+        let merging = backed.take_all();
+        while given(&backed) == (true, false) {}
+        assert!(backed.take_shown().is_empty());
+        drop(merging);
+        assert_eq!(given(&backed), (false, true));
+        assert_eq!(given(&backed), (false, false));
+    }
+
+    #[test]
+    fn rows_that_are_shown_and_not_durable_are_merged_before_there_is_room() {
+        let backed = Backed::new();
+        for _ in 0..OWED_MAX {
+            given(&backed);
+        }
+        // For a reader, while the scheduled merge has not begun; another change ended that merge.
+        let (_, debts) = backed.take_all();
+        backed.take_shown();
+        backed.note_shown(debts);
+        assert_eq!(given(&backed), (false, true));
     }
 }

@@ -1,0 +1,61 @@
+//! Time from the start of the process until the store serves: all devices have their objects, and
+//! objects drawn by lot are read from it.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+
+use super::{CONTAINERS, Part, wait_for};
+use crate::bench::disk::drop_caches;
+use cairn_testkit::cairn::Spread;
+use cairn_testkit::random::Random;
+
+/// Objects that are read.
+const READS: usize = 64;
+const SECONDS_MAX: u64 = 600;
+
+#[derive(Serialize)]
+pub(super) struct Start {
+    how: &'static str,
+    /// Until the servers answer.
+    listening_seconds: f64,
+    /// Until the first object was read.
+    first_get_seconds: f64,
+    /// Until all devices have their objects, and all reads were answered.
+    pub(super) served_seconds: f64,
+}
+
+impl Part {
+    /// Starts the store, with nothing in the page cache.
+    pub(super) fn started(&mut self, records: u64, how: &'static str) -> Result<Start> {
+        drop_caches()?;
+        let begun = Instant::now();
+        self.store.start(Spread::OneProcess)?;
+        let listening_seconds = begun.elapsed().as_secs_f64();
+        let mut account = self.store.account()?;
+        let mut random = Random::new(1);
+        let mut first_get_seconds = None;
+        for _ in 0..READS {
+            let object = random.below(records / super::REPLICAS);
+            let path = format!("/bench-{}/o{object:010}", object % CONTAINERS);
+            let answer = account.call("GET", &path, "", &[], b"")?;
+            ensure!(answer.status == 200, "GET {path}: {}", answer.status);
+            first_get_seconds.get_or_insert_with(|| begun.elapsed().as_secs_f64());
+        }
+        wait_for("all devices", SECONDS_MAX, || {
+            Ok(self.figure("cairn_pebbles_objects")? >= records)
+        })?;
+        let start = Start {
+            how,
+            listening_seconds,
+            first_get_seconds: first_get_seconds.unwrap_or(0.0),
+            served_seconds: begun.elapsed().as_secs_f64(),
+        };
+        println!(
+            "start, {how}: listens after {:.2} s, first GET after {:.2} s, all devices after {:.2} s",
+            start.listening_seconds, start.first_get_seconds, start.served_seconds
+        );
+        Ok(start)
+    }
+}
