@@ -120,7 +120,7 @@ impl Drop for Disk {
     }
 }
 
-/// What a block device has done so far, by the kernel's count.
+/// Reads and writes of a block device so far, by the kernel's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Traffic {
     pub(crate) reads: u64,
@@ -153,7 +153,7 @@ impl Traffic {
         })
     }
 
-    /// What was done since `before`.
+    /// Difference to `before`.
     pub(crate) fn since(self, before: Traffic) -> Traffic {
         Traffic {
             reads: self.reads - before.reads,

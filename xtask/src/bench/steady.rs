@@ -191,7 +191,7 @@ impl Setup {
         let (before, begun) = (self.written()?, Instant::now());
         let counts = clients.mix(|| goes_on(begun))?;
         let seconds = begun.elapsed().as_secs_f64();
-        // What was acknowledged is on the devices; so is what upkeep does beside.
+        // Acknowledged writes are on the devices by now, and upkeep writes beside them.
         let device_bytes = self.written()? - before;
         let puts = counts.overwrites + counts.creates;
         let measured = Measured {

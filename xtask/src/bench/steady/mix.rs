@@ -18,10 +18,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(50);
 const FULL: u16 = 507;
 const UNAVAILABLE: u16 = 503;
-/// Of so many turns one deletes and creates, the others overwrite.
+/// One turn in so many deletes and creates, the others overwrite.
 const TURNS: u64 = 5;
 
-/// What was done in a measurement; latencies are of PUTs.
+/// Requests of a measurement; latencies are of PUTs.
 #[derive(Default, Serialize)]
 pub(super) struct Counts {
     pub(super) overwrites: u64,
