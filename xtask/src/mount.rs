@@ -29,6 +29,7 @@ use clap::Args;
 use rustix::process::Signal;
 
 use crate::bench::disk::{Disk, FileSystem};
+use crate::engine::EngineName;
 use cairn_testkit::process::Process;
 use cairn_testkit::report::Report;
 use cairn_testkit::workspace::{self, have, install, utf8};
@@ -45,6 +46,9 @@ pub(crate) struct Options {
     /// The store whose container is mounted
     #[arg(long, value_enum, default_value_t)]
     pub(crate) store: store::Kind,
+    /// The engine of all policies of Cairn's store
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<EngineName>,
     /// Keep the store and the log for a look
     #[arg(long)]
     pub(crate) keep: bool,
@@ -68,6 +72,7 @@ impl Options {
             seeds: 2,
             operations: 400,
             store: store::Kind::Cairn,
+            engine: None,
             keep: false,
             file_system: FileSystem::Workspace,
             suites: suites::Suites::default(),
@@ -213,7 +218,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     };
     let disk = Disk::fresh(&dir, "disk", options.file_system)?;
     let at = disk.path().join("store");
-    let mut store = Store::create(options.store, &binary, &at, name_bytes)?;
+    let mut store = Store::create(options.store, options.engine, &binary, &at, name_bytes)?;
     store.start()?;
     let setup = Setup {
         binary,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
+use crate::engine::EngineName;
 use cairn_testkit::cairn::{Cairn, Spread};
 use cairn_testkit::conf::with_option;
 use cairn_testkit::swift::{Layout, Swift};
@@ -42,15 +43,21 @@ pub(super) enum Store {
 }
 
 impl Store {
-    /// Creates a store below `dir`, with names of up to `name_bytes`; starts no process.
+    /// Creates a store below `dir`, with names of up to `name_bytes`; starts no process. `engine` is
+    /// Cairn's.
     pub(super) fn create(
         kind: Kind,
+        engine: Option<EngineName>,
         binary: &Path,
         dir: &Path,
         name_bytes: usize,
     ) -> Result<Store> {
         match kind {
-            Kind::Cairn => cairn(binary, dir, name_bytes).map(Store::Cairn),
+            Kind::Cairn => {
+                let store = cairn(binary, dir, name_bytes)?;
+                EngineName::set(engine, &store)?;
+                Ok(Store::Cairn(store))
+            }
             Kind::OpenstackSwift => swift(dir, name_bytes).map(Store::OpenstackSwift),
         }
     }
