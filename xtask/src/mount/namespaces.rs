@@ -6,9 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{CONTAINER, Setup, UNDECIDED};
+use cairn_testkit::figures::median;
 use cairn_testkit::process::{Process, wait_for};
 use cairn_testkit::report::Report;
 use cairn_testkit::wire::Account;
@@ -108,6 +109,10 @@ fn mpi(
     run_quiet(&mut command)
 }
 
+/// Hosts, and ranks on each, in all combinations.
+const HOSTS: std::ops::RangeInclusive<usize> = 1..=5;
+const RANKS: [usize; 4] = [1, 2, 4, 8];
+
 /// Access pattern of an IOR test: how ranks share the file's bytes.
 #[derive(Clone, Copy)]
 struct Pattern {
@@ -121,58 +126,106 @@ struct Pattern {
     segments: u64,
 }
 
-const PATTERNS: [Pattern; 3] = [
-    Pattern {
-        name: "N-N",
-        is_own: true,
-        block: 12 << 20,
-        transfer: 1 << 20,
-        segments: 1,
-    },
-    Pattern {
-        name: "N-1 contiguous",
-        is_own: false,
-        block: 12 << 20,
-        transfer: 1 << 20,
-        segments: 1,
-    },
-    Pattern {
-        name: "N-1 strided by 47,008 bytes",
-        is_own: false,
-        block: 47_008,
-        transfer: 47_008,
-        segments: 150,
-    },
-];
+/// Contiguous: a block for each rank. Strided: records of a length that no page, block or segment is
+/// a multiple of, in turn.
+const CONTIGUOUS: Pattern = Pattern {
+    name: "contiguous",
+    is_own: false,
+    block: 12 << 20,
+    transfer: 1 << 20,
+    segments: 1,
+};
+const STRIDED: Pattern = Pattern {
+    name: "strided by 47,008 bytes",
+    is_own: false,
+    block: 47_008,
+    transfer: 47_008,
+    segments: 150,
+};
 
 impl Pattern {
+    /// The same calls, by each rank on a file of its own.
+    fn own(self) -> Pattern {
+        Pattern {
+            is_own: true,
+            ..self
+        }
+    }
+
+    fn sharing(&self) -> &'static str {
+        if self.is_own { "N-N" } else { "N-1" }
+    }
+
     fn bytes(&self) -> u64 {
         self.block * self.segments
     }
 }
 
 pub(super) fn run(report: &mut Report, suite: &Path, setup: &Setup, account: &mut Account) {
-    for hosts in 1..=3 {
-        for ranks in [1, 2, 4] {
+    let mut shares = Vec::new();
+    for hosts in HOSTS {
+        for ranks in RANKS {
             for interface in ["POSIX", "MPIIO"] {
-                for pattern in PATTERNS {
-                    let name = format!(
-                        "IOR, {interface}, {}, {hosts} hosts × {ranks} ranks",
-                        pattern.name
-                    );
-                    if hosts > 1 && !pattern.is_own && !setup.traits.decides {
-                        println!("left out: {name}: {UNDECIDED}");
-                        continue;
-                    }
-                    report.tell(&name, || {
-                        ior(suite, setup, account, (hosts, ranks), interface, pattern)
-                    });
+                for pattern in [CONTIGUOUS, STRIDED] {
+                    let run = Run {
+                        suite,
+                        setup,
+                        hosts,
+                        ranks,
+                        interface,
+                    };
+                    shares.extend(run.both(report, account, pattern));
                 }
             }
+            let name = format!("mdtest, {hosts} hosts × {ranks} ranks");
+            report.check(&name, || mdtest(suite, setup, hosts, ranks));
         }
-        report.check(&format!("mdtest, {hosts} hosts × 4 ranks"), || {
-            mdtest(suite, setup, hosts)
+    }
+    if let Some(median) = median(shares.iter().copied()) {
+        let pairs = shares.len();
+        println!("IOR wrote N-1 at × {median:.2} of N-N, at the median of {pairs} pairs");
+    }
+}
+
+/// One combination of hosts, ranks and interface.
+struct Run<'a> {
+    suite: &'a Path,
+    setup: &'a Setup,
+    hosts: usize,
+    /// On each host.
+    ranks: usize,
+    interface: &'static str,
+}
+
+impl Run<'_> {
+    /// N-N and N-1 in turn; returns the rate of writes of the latter as a share of the former's.
+    fn both(&self, report: &mut Report, account: &mut Account, pattern: Pattern) -> Option<f64> {
+        let own = self.one(report, account, pattern.own())?;
+        let shared = self.one(report, account, pattern)?;
+        Some(shared / own)
+    }
+
+    /// Returns the rate of writes.
+    fn one(&self, report: &mut Report, account: &mut Account, pattern: Pattern) -> Option<f64> {
+        let name = format!(
+            "IOR, {}, {} {}, {} hosts × {} ranks",
+            self.interface,
+            pattern.sharing(),
+            pattern.name,
+            self.hosts,
+            self.ranks
+        );
+        if self.hosts > 1 && !pattern.is_own && !self.setup.traits.decides {
+            println!("left out: {name}: {UNDECIDED}");
+            return None;
+        }
+        let mut rate = None;
+        report.tell(&name, || {
+            let [write, read] = ior(self, account, pattern)?;
+            rate = Some(write);
+            Ok(format!("write {write:.0} MiB/s, read {read:.0} MiB/s"))
         });
+        rate
     }
 }
 
@@ -183,19 +236,13 @@ fn start(setup: &Setup, hosts: usize) -> Result<Vec<Host>> {
 }
 
 /// Runs IOR: writes, reads by other ranks with each byte compared, and a comparison with the
-/// store's content.
-fn ior(
-    suite: &Path,
-    setup: &Setup,
-    account: &mut Account,
-    (hosts, ranks): (usize, usize),
-    interface: &str,
-    pattern: Pattern,
-) -> Result<String> {
-    let hosts = start(setup, hosts)?;
-    let (program, all) = (suite.join("src/ior"), hosts.len() * ranks);
+/// store's content. Returns the rates of both, in MiB/s.
+fn ior(run: &Run<'_>, account: &mut Account, pattern: Pattern) -> Result<[f64; 2]> {
+    let setup = run.setup;
+    let hosts = start(setup, run.hosts)?;
+    let (program, all) = (run.suite.join("src/ior"), hosts.len() * run.ranks);
     let file = hosts[0].dir.join("ior");
-    let mut args: Vec<String> = ["-a", interface, "-e", "-k", "-C", "-G", "27"]
+    let mut args: Vec<String> = ["-a", run.interface, "-e", "-k", "-C", "-G", "27"]
         .map(str::to_owned)
         .to_vec();
     for (option, value) in [
@@ -209,23 +256,20 @@ fn ior(
     if pattern.is_own {
         args.push("-F".to_owned());
     }
+    // All ranks have one host name, so that IOR would let each read what the next rank wrote.
+    args.extend(["-Q".to_owned(), run.ranks.to_string()]);
     let hints = setup.dir.join("romio-hints");
     fs::write(&hints, "romio_ds_write disable\nromio_cb_write disable\n")?;
     let hints = format!("ROMIO_HINTS={}", hints.display());
     let more = ["--mca", "io", "^ompio", "-x", &hints];
-    let mut rates = Vec::new();
-    for (steps, word) in [(["-w", "-W"], "write"), (["-r", "-R"], "read")] {
+    let mut rates = [0.0; 2];
+    let phases = [(["-w", "-W"], "write"), (["-r", "-R"], "read")];
+    for (rate, (steps, word)) in rates.iter_mut().zip(phases) {
         let mut args = args.clone();
         args.extend(steps.map(str::to_owned));
-        let output = mpi(&hosts, ranks, &program, &args, &more)?;
-        let errors = output.lines().find(|line| line.contains("incorrect data"));
-        ensure!(errors.is_none(), "{output}");
-        let line = output.lines().find(|line| {
-            let mut words = line.split_whitespace();
-            words.next() == Some(word) && words.next().is_some_and(|w| w.parse::<f64>().is_ok())
-        });
-        let rate = line.and_then(|line| line.split_whitespace().nth(1));
-        rates.push(format!("{word} {} MiB/s", rate.unwrap_or("?")));
+        let output = mpi(&hosts, run.ranks, &program, &args, &more)?;
+        ensure!(!has_wrong_data(&output), "{output}");
+        *rate = rate_of(&output, word).with_context(|| format!("no rate in: {output}"))?;
     }
     let files: Vec<String> = match pattern.is_own {
         true => (0..all).map(|rank| format!("ior.{rank:08}")).collect(),
@@ -254,10 +298,25 @@ fn ior(
     for host in hosts {
         host.stop()?;
     }
-    Ok(rates.join(", "))
+    Ok(rates)
 }
 
-fn mdtest(suite: &Path, setup: &Setup, hosts: usize) -> Result<()> {
+/// Whether IOR has read other bytes than were written. Its exit code is the number of errors, of which
+/// only the lowest byte arrives.
+fn has_wrong_data(output: &str) -> bool {
+    output.to_lowercase().contains("incorrect data on ")
+}
+
+/// The rate in the line of IOR's table that begins with `word`.
+fn rate_of(output: &str, word: &str) -> Option<f64> {
+    output.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some(word)).then_some(())?;
+        words.next()?.parse().ok()
+    })
+}
+
+fn mdtest(suite: &Path, setup: &Setup, hosts: usize, ranks: usize) -> Result<()> {
     let hosts = start(setup, hosts)?;
     let dir = hosts[0].dir.join("mdtest");
     let args: Vec<String> = ["-n", "40", "-u", "-N", "1", "-w", "100", "-d"]
@@ -266,6 +325,24 @@ fn mdtest(suite: &Path, setup: &Setup, hosts: usize) -> Result<()> {
         .chain([dir.to_string_lossy().into_owned()])
         .collect();
     let program = suite.join("src/mdtest");
-    mpi(&hosts, 4, &program, &args, &[])?;
+    mpi(&hosts, ranks, &program, &args, &[])?;
     hosts.into_iter().try_for_each(Host::stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_ior() {
+        let table = "access    bw(MiB/s)  IOPS\n------    ---------  ----\n\
+                     write     381.39     1542.66\n\
+                     Operation   Max(MiB)   Min(MiB)\nwrite         12.00     11.00\n";
+        assert_eq!(rate_of(table, "write"), Some(381.39));
+        assert_eq!(rate_of(table, "read"), None);
+        assert!(!has_wrong_data(table));
+        let wrong = "WARNING: Incorrect data on read (256 errors found).\n";
+        assert!(has_wrong_data(wrong));
+        assert!(has_wrong_data(&format!("{table}{}", wrong.to_lowercase())));
+    }
 }
