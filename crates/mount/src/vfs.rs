@@ -367,13 +367,8 @@ impl<S: Store> Vfs<S> {
                     return Ok(node);
                 }
             } else {
-                let directory = tree::parent_of(path);
-                let is_known = tree
-                    .listed
-                    .get(directory)
-                    .is_some_and(|t| *t > Instant::now());
                 // A complete listing did not contain it.
-                if is_known {
+                if tree.listed.is_complete(tree::parent_of(path)) {
                     return Err(FsError::NotFound);
                 }
             }

@@ -42,6 +42,8 @@ struct Position {
     marker: String,
     is_begun: bool,
     is_ended: bool,
+    /// Number of this reading of the directory, among those that may know it completely.
+    reader: u64,
     told: HashSet<String>,
 }
 
@@ -111,9 +113,11 @@ impl<S: Store> Vfs<S> {
     async fn next_page(&self, ino: u64, position: &mut Position) -> FsResult<()> {
         let path = self.path(ino)?;
         let prefix = below(&path);
+        if position.marker.is_empty() {
+            position.reader = self.tree.lock().listed.begin(&path);
+        }
         let asked = Instant::now();
         let rows = self.store.list(&prefix, &position.marker, false, 0).await?;
-        let is_first = position.marker.is_empty();
         let mut until = Instant::now() + self.options.fresh;
         until += FRESH_PER_ROW * rows.len() as u32;
         match rows.last() {
@@ -122,9 +126,6 @@ impl<S: Store> Vfs<S> {
         }
         self.take_rows(&path, &rows, position, (asked, until));
         if !position.is_ended {
-            if is_first {
-                self.tree.lock().listed.remove(&path);
-            }
             return Ok(());
         }
         let children = self.tree.lock().children(&path);
@@ -142,7 +143,8 @@ impl<S: Store> Vfs<S> {
                 kind,
             });
         }
-        self.tree.lock().listed.insert(path, until);
+        let mut tree = self.tree.lock();
+        tree.listed.end(&path, position.reader, until);
         Ok(())
     }
 

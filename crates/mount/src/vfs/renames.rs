@@ -487,7 +487,7 @@ impl<S: Store> Vfs<S> {
         self.store.delete(&intent.name, Expect::Anything).await?;
         let mut tree = self.tree.lock();
         for directory in [&intent.from, &intent.to] {
-            tree.listed.remove(directory);
+            tree.listed.forget(directory);
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Inode table: nodes by number and by path, with the kernel's reference counts, and the state of
 //! each. Independent of the store.
 
+mod listings;
 mod stale;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -12,6 +13,7 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinHandle;
 
+use self::listings::Listings;
 use crate::attributes::{Attributes, Xattrs};
 use crate::content::{Content, FileSource};
 use crate::extents::Extents;
@@ -197,8 +199,7 @@ pub(crate) struct Tree {
     slots: HashMap<u64, Slot>,
     by_path: BTreeMap<String, u64>,
     serial: u64,
-    /// Directories with a complete listing, and the end of its validity.
-    pub(crate) listed: HashMap<String, Instant>,
+    pub(crate) listed: Listings,
     /// Names that this mount removed recently, which a listing may still show.
     removed: HashMap<String, Instant>,
     /// Names that the store was found not to have.
@@ -248,7 +249,7 @@ impl Tree {
             slots: HashMap::new(),
             by_path: BTreeMap::new(),
             serial: 0,
-            listed: HashMap::new(),
+            listed: Listings::default(),
             removed: HashMap::new(),
             absent: HashMap::new(),
             swept: 0,
@@ -437,7 +438,7 @@ impl Tree {
                 self.by_path.remove(&path);
             }
             // The listing that contained it is no longer complete here.
-            self.listed.remove(parent_of(&path));
+            self.listed.forget(parent_of(&path));
         }
     }
 
@@ -535,8 +536,8 @@ impl Tree {
             }
             self.by_path.insert(new, ino);
         }
-        self.listed.remove(from);
-        self.listed.remove(to);
+        self.listed.forget(from);
+        self.listed.forget(to);
     }
 
     /// Names directly in a directory, with their nodes.

@@ -501,6 +501,53 @@ async fn a_file_that_the_kernel_forgot_is_there() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_forgotten_or_made_while_its_directory_is_read_is_there() {
+    let store = MemoryStore::default();
+    mount(&store).put("file", b"content").await.unwrap();
+    let mut vfs = mount(&store);
+    vfs.options.fresh = Duration::from_secs(60);
+    for is_made in [false, true] {
+        let stream = vfs.opendir(ROOT).await.unwrap();
+        let entries = vfs.readdir_plus(ROOT, stream, 0).await.unwrap();
+        let (end, name, attr) = entries.last().cloned().unwrap();
+        assert_eq!(name, "file");
+        let name = match is_made {
+            true => {
+                store.write("new", "t", b"new");
+                vfs.take_up(&News {
+                    changed: vec![changed("new")],
+                    ..News::default()
+                });
+                "new"
+            }
+            false => {
+                vfs.told_entry(attr.ino);
+                vfs.forget(attr.ino, 1);
+                "file"
+            }
+        };
+        // The listing goes on behind that, and ends.
+        vfs.readdir_plus(ROOT, stream, end).await.unwrap();
+        vfs.releasedir(stream);
+        assert!(vfs.lookup(ROOT, name).await.is_ok(), "{name}");
+    }
+    // A listing that nothing has disturbed is complete.
+    vfs.names("").await;
+    store.take_calls();
+    assert!(vfs.lookup(ROOT, "other").await.is_err());
+    assert!(store.take_calls().is_empty());
+}
+
+/// What the feed tells of an object that another host has made.
+fn changed(name: &str) -> Changed {
+    Changed {
+        name: name.to_owned(),
+        etag: Some("etag".to_owned()),
+        content_type: "t".to_owned(),
+    }
+}
+
+#[tokio::test]
 async fn where_many_names_are_missed_one_listing_serves_for_all() {
     let store = MemoryStore::default();
     let mut vfs = mount(&store);
@@ -520,13 +567,8 @@ async fn where_many_names_are_missed_one_listing_serves_for_all() {
     // what is known of the other names stays.
     store.write("made/below/f", "t", b"new");
     assert!(vfs.ino("made").await.is_err());
-    let changed = Changed {
-        name: "made/below/f".to_owned(),
-        etag: Some("etag".to_owned()),
-        content_type: "t".to_owned(),
-    };
     let news = News {
-        changed: vec![changed],
+        changed: vec![changed("made/below/f")],
         ..News::default()
     };
     vfs.take_up(&news);

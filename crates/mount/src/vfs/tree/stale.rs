@@ -56,7 +56,7 @@ impl Tree {
         for ino in old {
             self.drop_unused(ino);
         }
-        self.listed.retain(|_, until| *until > now);
+        self.listed.sweep(now);
         self.removed.retain(|_, at| at.elapsed() < LISTING_LAG);
         self.swept = self.slots.len();
     }
@@ -97,7 +97,7 @@ impl Tree {
         let mut path = path;
         loop {
             let directory = parent_of(path);
-            self.listed.remove(directory);
+            self.listed.forget(directory);
             if let Some(node) = self.at(directory) {
                 stale.push(Stale::Node(node.ino));
                 return;
@@ -130,7 +130,7 @@ impl Tree {
     /// Nothing that is known of the store is valid any more.
     pub(crate) fn doubt_all(&mut self) -> Vec<Stale> {
         let now = Instant::now();
-        self.listed.clear();
+        self.listed.forget_all();
         self.absent.clear();
         for slot in self.slots.values_mut() {
             slot.links.values_mut().for_each(|until| *until = now);
