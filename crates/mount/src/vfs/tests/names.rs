@@ -538,7 +538,7 @@ async fn a_file_that_is_forgotten_or_made_while_its_directory_is_read_is_there()
     assert!(store.take_calls().is_empty());
 }
 
-/// What the feed tells of an object that another host has made.
+/// A name of another host, as the feed tells it.
 fn changed(name: &str) -> Changed {
     Changed {
         name: name.to_owned(),
