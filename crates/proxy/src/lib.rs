@@ -22,6 +22,7 @@ mod settings;
 mod shards;
 mod state;
 mod status;
+mod whole_body;
 mod write;
 
 pub use settings::{ProxyOptions, ProxySettings};

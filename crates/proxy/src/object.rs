@@ -9,7 +9,6 @@ mod get;
 mod post;
 mod put;
 mod put_stream;
-mod whole_body;
 
 use std::sync::Arc;
 
@@ -27,8 +26,6 @@ use crate::headers::{self, POLICY_INDEX};
 use crate::request::{Incoming, network_of};
 use crate::state::Proxy;
 use crate::status;
-
-pub(crate) use whole_body::WholeBodies;
 
 /// An object's full name.
 #[derive(Clone, Copy)]

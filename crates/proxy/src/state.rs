@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 use crate::affinity::{Affinities, Timings};
 use crate::erasure::Erasure;
 use crate::info_cache::{InfoCache, KnownAccount, RootListing};
-use crate::object::WholeBodies;
 use crate::request::{Incoming, Target};
 use crate::settings::{ProxyOptions, ProxySettings};
 use crate::status;
+use crate::whole_body::WholeBodies;
 
 /// The proxy server of a cluster.
 pub struct Proxy {

@@ -20,19 +20,19 @@ use serde_json::{Map, Value};
 use tracing::{error, info};
 
 use super::conditional::{Opening, Swap};
-use super::whole_body::Room;
 use super::{Location, Name, effect};
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
 use crate::state::Proxy;
 use crate::status;
+use crate::whole_body::Room;
 use crate::write::{Write, best_response};
 
 /// An upload whose body has been read.
 struct Given {
     heads: ObjectHeads,
     swap: Option<Swap>,
-    /// Of the body, if it is known.
+    /// That of the body, if it is known.
     md5: Option<[u8; 16]>,
 }
 

@@ -29,7 +29,7 @@ impl Default for WholeBodies {
 
 impl WholeBodies {
     /// Memory for a body, if there is as much.
-    pub(super) fn room(&self, bytes: u64) -> Option<Room> {
+    pub(crate) fn room(&self, bytes: u64) -> Option<Room> {
         let bytes = usize::try_from(bytes).ok()?;
         let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).ok()?;
         let permit = self.0.clone().try_acquire_many_owned(permits).ok()?;
@@ -38,7 +38,7 @@ impl WholeBodies {
 }
 
 /// Memory for one body.
-pub(super) struct Room {
+pub(crate) struct Room {
     bytes: usize,
     permit: OwnedSemaphorePermit,
 }
@@ -48,7 +48,7 @@ impl Room {
     ///
     /// # Errors
     /// `TooLarge` where it is longer than its memory, `Timeout` where no chunk comes for so long, or as the body's.
-    pub(super) async fn fill(
+    pub(crate) async fn fill(
         self,
         mut body: Body,
         hashes: bool,
