@@ -72,7 +72,7 @@ pub(crate) async fn follow<S: Store>(vfs: Arc<Vfs<S>>, kernel: Arc<impl Kernel>)
         }
         cursor.clone_from(&news.cursor);
         let pause = pause(&news, asked.elapsed(), wait);
-        let stale = vfs.take_up(&news);
+        let stale = vfs.confirmed(vfs.take_up(&news)).await;
         if !stale.is_empty() {
             tell(&kernel, stale).await;
         }

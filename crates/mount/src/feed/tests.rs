@@ -221,3 +221,32 @@ async fn without_a_feed_nobody_asks() {
     assert!(host.follows.is_finished());
     assert_eq!(host.vfs.store().take_calls(), Vec::<String>::new());
 }
+
+/// As of `rm -r d; mkdir d; cd d`: the first one's row comes when the second is there.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_made_anew_keeps_its_name_in_the_kernel() {
+    let store = MemoryStore::default();
+    let vfs = for_tests::mount_for_hours(&store);
+    let other = for_tests::mount_for_hours(&store.beside());
+    for_tests::make_directory(&vfs, "d").await;
+    vfs.lookup(ROOT, "d").await.unwrap();
+    let removed = News {
+        changed: vec![Changed {
+            name: "d".into(),
+            etag: None,
+            content_type: "application/directory".into(),
+        }],
+        ..News::default()
+    };
+    let name = Stale::Name {
+        parent: ROOT,
+        name: "d".into(),
+    };
+    let stale = vfs.take_up(&removed);
+    assert!(stale.contains(&name), "{stale:?}");
+    let told = vfs.confirmed(stale).await;
+    assert!(!told.contains(&name), "{told:?}");
+    other.rmdir(ROOT, "d").await.unwrap();
+    let told = vfs.confirmed(vfs.take_up(&removed)).await;
+    assert!(told.contains(&name), "{told:?}");
+}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::tree::Node;
 use super::{Stale, Vfs};
-use crate::error::FsResult;
+use crate::attributes::Kind;
+use crate::error::{FsError, FsResult};
 use crate::store::{Changed, News, SEGMENTS, Store, is_home};
 use crate::time::Instant;
 
@@ -60,5 +61,49 @@ impl<S: Store> Vfs<S> {
     }
 }
 
+impl<S: Store> Vfs<S> {
+    /// Leaves out names of directories that are there still. A row may come late, as that of a removal before
+    /// the directory was made anew, and the kernel lets go of a name that it is told of even where it is
+    /// some process's working directory, which has no path then.
+    pub(crate) async fn confirmed(&self, stale: Vec<Stale>) -> Vec<Stale> {
+        let mut confirmed = Vec::with_capacity(stale.len());
+        let mut asked = 0;
+        for one in stale {
+            let Some(directory) = self.directory_of(&one) else {
+                confirmed.push(one);
+                continue;
+            };
+            asked += 1;
+            // Of more than these the kernel asks by itself, within a second.
+            if asked <= ASKED_MAX && !self.is_there(directory).await {
+                confirmed.push(one);
+            }
+        }
+        confirmed
+    }
+
+    /// The path and node of a name, if that is a directory.
+    fn directory_of(&self, stale: &Stale) -> Option<(String, u64)> {
+        let Stale::Name { parent, name } = stale else {
+            return None;
+        };
+        let path = self.path_in(*parent, name).ok()?;
+        let node = self.tree.lock().at(&path)?;
+        let is_directory = node.state.lock().attributes.kind == Kind::Directory;
+        is_directory.then_some((path, node.ino))
+    }
+
+    /// Whether the store has the directory, or does not say that it has not.
+    async fn is_there(&self, (path, ino): (String, u64)) -> bool {
+        match self.look_undoubted(&path).await {
+            Ok(node) => node.ino == ino,
+            Err(FsError::NotFound) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+/// Directories that the store is asked for, of those that changes of one answer of the feed name.
+const ASKED_MAX: usize = 64;
 /// Number of items up to which doubles are looked for.
 const FEW: usize = 64;

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::tests::{limits, mount_with};
+use super::tests::{OWNER, limits, mount_with};
 use super::*;
 use crate::store::MemoryStore;
 
@@ -16,6 +16,11 @@ pub(crate) fn mount_for_hours(store: &MemoryStore) -> Vfs<MemoryStore> {
 /// Writes a file; returns its number.
 pub(crate) async fn put(vfs: &Vfs<MemoryStore>, path: &str, bytes: &[u8]) -> u64 {
     vfs.put(path, bytes).await.unwrap()
+}
+
+/// Makes a directory in the root.
+pub(crate) async fn make_directory(vfs: &Vfs<MemoryStore>, name: &str) {
+    vfs.mkdir(ROOT, name, OWNER).await.unwrap();
 }
 
 /// The names in a directory.
