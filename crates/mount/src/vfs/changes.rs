@@ -74,7 +74,7 @@ impl<S: Store> Vfs<S> {
                 continue;
             };
             asked += 1;
-            // Of more than these the kernel asks by itself, within a second.
+            // Beyond these the kernel asks by itself, within a second.
             if asked <= ASKED_MAX && !self.is_there(directory).await {
                 confirmed.push(one);
             }
