@@ -246,6 +246,10 @@ async fn a_directory_that_was_made_anew_keeps_its_name_in_the_kernel() {
     assert!(stale.contains(&name), "{stale:?}");
     let told = vfs.confirmed(stale).await;
     assert!(!told.contains(&name), "{told:?}");
+    vfs.store().fail(|_, _| Some(Why::Unavailable));
+    let told = vfs.confirmed(vfs.take_up(&removed)).await;
+    assert!(!told.contains(&name), "not known to be gone: {told:?}");
+    vfs.store().heal();
     other.rmdir(ROOT, "d").await.unwrap();
     let told = vfs.confirmed(vfs.take_up(&removed)).await;
     assert!(told.contains(&name), "{told:?}");

@@ -59,24 +59,28 @@ impl<S: Store> Vfs<S> {
         }
         all
     }
-}
 
-impl<S: Store> Vfs<S> {
     /// Leaves out names of directories that are there still. A row may come late, as that of a removal before
     /// the directory was made anew, and the kernel lets go of a name that it is told of even where it is
     /// some process's working directory, which has no path then.
     pub(crate) async fn confirmed(&self, stale: Vec<Stale>) -> Vec<Stale> {
         let mut confirmed = Vec::with_capacity(stale.len());
-        let mut asked = 0;
+        // What is not asked for here the kernel asks for by itself, within a second.
+        let mut questions = ASKED_MAX;
         for one in stale {
-            let Some(directory) = self.directory_of(&one) else {
+            let Some((path, ino)) = self.directory_of(&one) else {
                 confirmed.push(one);
                 continue;
             };
-            asked += 1;
-            // Beyond these the kernel asks by itself, within a second.
-            if asked <= ASKED_MAX && !self.is_there(directory).await {
-                confirmed.push(one);
+            if questions == 0 {
+                continue;
+            }
+            questions -= 1;
+            match self.look_undoubted(&path).await {
+                Ok(node) if node.ino == ino => {}
+                Ok(_) | Err(FsError::NotFound) => confirmed.push(one),
+                // A store that does not answer is not waited for again and again.
+                Err(_) => questions = 0,
             }
         }
         confirmed
@@ -91,15 +95,6 @@ impl<S: Store> Vfs<S> {
         let node = self.tree.lock().at(&path)?;
         let is_directory = node.state.lock().attributes.kind == Kind::Directory;
         is_directory.then_some((path, node.ino))
-    }
-
-    /// Whether the store has the directory, or does not say that it has not.
-    async fn is_there(&self, (path, ino): (String, u64)) -> bool {
-        match self.look_undoubted(&path).await {
-            Ok(node) => node.ino == ino,
-            Err(FsError::NotFound) => false,
-            Err(_) => true,
-        }
     }
 }
 

@@ -115,15 +115,24 @@ impl Proxy {
         response
     }
 
-    /// Memory for a body that is not small, if it is to be read whole. Where a condition may refuse it, it is not to
-    /// come in vain.
+    /// Memory for a body that is not small, if it is to be read whole: not where a condition may refuse it, so that it
+    /// comes in vain, nor where all of its object servers are other processes, which get the same bytes either way and
+    /// hash them themselves.
     fn room_for(&self, incoming: &Incoming, location: &Location, bytes: u64) -> Option<Room> {
         let has_condition = |name: HeaderName| incoming.headers().contains_key(name);
         let is_streamed = bytes > self.options.whole_put_bytes
             || location.erasure.is_some()
             || has_condition(IF_MATCH)
             || has_condition(IF_NONE_MATCH);
-        (!is_streamed).then(|| self.whole_bodies.room(bytes))?
+        let is_here = || {
+            let primaries = location.ring.primaries(location.partition);
+            let mut nodes = primaries.iter();
+            nodes.any(|node| self.backends.local(node.address).is_some())
+        };
+        if is_streamed || !is_here() {
+            return None;
+        }
+        self.whole_bodies.room(bytes)
     }
 
     /// Reads a body into its memory; it is the request's still. Gives its MD5, unless a filter does.
