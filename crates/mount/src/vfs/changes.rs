@@ -65,7 +65,7 @@ impl<S: Store> Vfs<S> {
     /// some process's working directory, which has no path then.
     pub(crate) async fn confirmed(&self, stale: Vec<Stale>) -> Vec<Stale> {
         let mut confirmed = Vec::with_capacity(stale.len());
-        // What is not asked for here the kernel asks for by itself, within a second.
+        // The kernel asks by itself, within a second, for those that are not asked for here.
         let mut questions = ASKED_MAX;
         for one in stale {
             let Some((path, ino)) = self.directory_of(&one) else {
