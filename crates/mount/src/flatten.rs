@@ -121,7 +121,7 @@ fn hash(mount: &str, name: &str) -> u64 {
 }
 
 /// The mount responsible for a nested manifest; `None` if no mount is known.
-fn owner<'a>(mounts: &[&'a str], name: &str) -> Option<&'a str> {
+pub(crate) fn owner<'a>(mounts: &[&'a str], name: &str) -> Option<&'a str> {
     let mounts = mounts.iter().copied();
     mounts.max_by_key(|mount| (hash(mount, name), *mount))
 }

@@ -3,7 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::flatten::Share;
+use crate::flatten::{Share, owner};
 
 const RECORD: usize = 10;
 const RECORDS: usize = 300;
@@ -51,9 +51,14 @@ async fn strides(mounts: &[Vfs<MemoryStore>]) {
     }
 }
 
+fn nested_names(store: &MemoryStore) -> Vec<String> {
+    let mut names = store.names();
+    names.retain(|name| name.ends_with(".parts"));
+    names
+}
+
 fn nested(store: &MemoryStore) -> usize {
-    let names = store.names();
-    names.iter().filter(|name| name.ends_with(".parts")).count()
+    nested_names(store).len()
 }
 
 #[tokio::test]
@@ -69,7 +74,10 @@ async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened(
         .await
         .unwrap();
     assert!(mounts[1].bytes(reader, 0, 50).await == whole()[..50]);
-    // Each flattens its share; together these are all.
+    // Each flattens its share, which chance may leave empty; together these are all.
+    let ids: Vec<&str> = mounts.iter().map(|m| &*m.committer.mount_id).collect();
+    let before = nested_names(&store);
+    let owners: Vec<_> = before.iter().map(|name| owner(&ids, name)).collect();
     let flatten = |mount: &Vfs<MemoryStore>| {
         let committer = mount.committer.clone();
         async move { committer.flatten("f", Share::Own).await.unwrap() }
@@ -79,8 +87,9 @@ async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened(
         flatten(&mounts[1]),
         flatten(&mounts[2])
     );
-    for outcome in [&outcomes.0, &outcomes.1, &outcomes.2] {
-        assert!(outcome.flattened.is_some());
+    for (outcome, id) in [outcomes.0, outcomes.1, outcomes.2].iter().zip(&ids) {
+        let has_share = owners.contains(&Some(id));
+        assert_eq!(outcome.flattened.is_some(), has_share, "{id}: {before:?}");
     }
     assert_eq!(nested(&store), 0, "{:?}", store.names());
     assert!(store.whole("f").unwrap() == whole());
