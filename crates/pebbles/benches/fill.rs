@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Records that are handed to the engine at once.
 const BATCH_RECORDS: usize = 4096;
 /// As the object server has it.
-const CHECKPOINT_BYTES: u64 = 256 << 20;
+const CHECKPOINT_BYTES: u64 = 32 << 20;
 const COMPACT_BELOW: f64 = 0.5;
 
 struct Plan {

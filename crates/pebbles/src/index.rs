@@ -26,6 +26,8 @@ const SUFFIX_BITS: u32 = 12;
 /// Bits of a hash by which objects are in groups. Each group costs some hundred bytes, and a partition that is
 /// smaller than one is looked for in all of it.
 const GROUP_BITS: u32 = 12;
+/// Changed objects that are noted for each lock. With more it is forgotten which these are.
+const CHANGED_MAX: usize = 1 << 14;
 
 /// How objects are in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,11 +200,61 @@ pub struct Size {
     pub memory_bytes: u64,
 }
 
+/// Objects of a group as a checkpoint has them.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// Those of one entry, which is simple.
+    pub(crate) single: Vec<(ObjectHash, Entry)>,
+    pub(crate) lists: Vec<(ObjectHash, Vec<Entry>)>,
+}
+
+impl Loaded {
+    /// An entry of an object, of which all come one after the other.
+    pub(crate) fn add_to_list(&mut self, hash: ObjectHash, entry: Entry) {
+        match self.lists.last_mut().filter(|(last, _)| *last == hash) {
+            Some((_, entries)) => entries.push(entry),
+            None => self.lists.push((hash, vec![entry])),
+        }
+    }
+
+    fn hashes(&self) -> impl Iterator<Item = &ObjectHash> {
+        let single = self.single.iter().map(|(hash, _)| hash);
+        single.chain(self.lists.iter().map(|(hash, _)| hash))
+    }
+}
+
+/// The groups below one lock.
+#[derive(Default)]
+struct Shard {
+    groups: BTreeMap<u32, Group>,
+    /// Objects that changed since these were taken, some more than once.
+    changed: Vec<(u32, ObjectHash)>,
+    has_forgotten: bool,
+}
+
+impl Shard {
+    fn note_changed(&mut self, group: u32, hash: ObjectHash) {
+        if self.has_forgotten {
+            return;
+        }
+        if self.changed.len() >= CHANGED_MAX {
+            self.changed.sort_unstable();
+            self.changed.dedup();
+            if self.changed.len() > CHANGED_MAX / 2 {
+                self.changed = Vec::new();
+                self.has_forgotten = true;
+                return;
+            }
+        }
+        self.changed.push((group, hash));
+    }
+}
+
 /// All objects of a device and policy.
 pub struct Index {
     rules: Rules,
     grouping: Grouping,
-    shards: Box<[RwLock<BTreeMap<u32, Group>>]>,
+    shards: Box<[RwLock<Shard>]>,
     objects: AtomicU64,
     listed: AtomicU64,
 }
@@ -222,7 +274,7 @@ impl Index {
         self.rules
     }
 
-    fn shard(&self, group: u32) -> &RwLock<BTreeMap<u32, Group>> {
+    fn shard(&self, group: u32) -> &RwLock<Shard> {
         &self.shards[group as usize % SHARDS]
     }
 
@@ -238,7 +290,7 @@ impl Index {
     pub fn get(&self, partition: u32, hash: ObjectHash) -> Vec<Entry> {
         let group = self.group_of(partition, hash);
         let shard = self.shard(group).read();
-        let group = shard.get(&group);
+        let group = shard.groups.get(&group);
         group.map_or_else(Vec::new, |group| group.get(Key::of(hash)))
     }
 
@@ -252,7 +304,8 @@ impl Index {
         let key = Key::of(hash);
         let group = self.group_of(partition, hash);
         let mut shard = self.shard(group).write();
-        let objects = shard.entry(group).or_default();
+        shard.note_changed(group, hash);
+        let objects = shard.groups.entry(group).or_default();
         let (len, lists) = (objects.len(), objects.lists.len());
         let mut entries = objects.get(key);
         let result = change(&mut entries);
@@ -260,40 +313,41 @@ impl Index {
         count(&self.objects, len, objects.len());
         count(&self.listed, lists, objects.lists.len());
         if objects.is_empty() {
-            shard.remove(&group);
+            shard.groups.remove(&group);
         }
         result
     }
 
-    /// Fills in objects from a checkpoint, all of one group there and in the order of the index.
-    pub(crate) fn load(&self, group: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
-        let is_there = |group| self.shard(group).read().contains_key(&group);
-        let is_its = |(hash, _): &(ObjectHash, _)| self.group_of(group, *hash) == group;
-        if is_there(group) || !objects.iter().all(is_its) {
-            return self.load_apart(group, objects);
+    /// Fills in objects from a checkpoint, all of one group there.
+    pub(crate) fn load(&self, group: u32, loaded: Loaded) {
+        let is_there = self.shard(group).read().groups.contains_key(&group);
+        let is_its = |hash: &ObjectHash| self.group_of(group, *hash) == group;
+        if is_there || !loaded.hashes().all(is_its) {
+            return self.load_apart(group, loaded);
         }
-        let mut loaded = Group::default();
-        let (lists, slots): (Vec<_>, Vec<_>) = objects
-            .into_iter()
-            .filter(|(_, entries)| !entries.is_empty())
-            .partition(|(_, entries)| entries.len() > 1 || !is_simple(entries));
-        let slots = slots.into_iter();
+        let mut objects = Group::default();
         // Built in order, nodes are full.
-        loaded.slots = slots.map(|(h, e)| (Key::of(h), Slot::of(&e[0]))).collect();
-        let lists = lists.into_iter();
-        loaded.lists = lists.map(|(h, e)| (Key::of(h), e.into())).collect();
-        // All of it may be in volumes that are used anew.
-        if loaded.is_empty() {
+        let single = loaded.single.into_iter();
+        objects.slots = single
+            .map(|(hash, entry)| (Key::of(hash), Slot::of(&entry)))
+            .collect();
+        // Of some, all or all but one may be in volumes that are used anew.
+        for (hash, entries) in loaded.lists {
+            objects.set(Key::of(hash), entries);
+        }
+        if objects.is_empty() {
             return;
         }
-        count(&self.objects, 0, loaded.len());
-        count(&self.listed, 0, loaded.lists.len());
-        self.shard(group).write().insert(group, loaded);
+        count(&self.objects, 0, objects.len());
+        count(&self.listed, 0, objects.lists.len());
+        self.shard(group).write().groups.insert(group, objects);
     }
 
     /// The same of objects that were in other groups when the checkpoint was written.
-    fn load_apart(&self, group: u32, objects: Vec<(ObjectHash, Vec<Entry>)>) {
-        for (hash, loaded) in objects {
+    fn load_apart(&self, group: u32, loaded: Loaded) {
+        let single = loaded.single.into_iter();
+        let lists = loaded.lists.into_iter();
+        for (hash, loaded) in single.map(|(hash, entry)| (hash, vec![entry])).chain(lists) {
             self.update(group, hash, |entries| {
                 for entry in loaded {
                     self.rules.apply(entries, entry);
@@ -302,11 +356,49 @@ impl Index {
         }
     }
 
+    /// The objects that changed since the last call, each once, with their groups; `None` where it is not
+    /// known of all of them.
+    pub(crate) fn take_changed(&self) -> Option<Vec<(u32, ObjectHash)>> {
+        let (mut all, mut is_known) = (Vec::new(), true);
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            all.append(&mut shard.changed);
+            is_known &= !std::mem::take(&mut shard.has_forgotten);
+        }
+        all.sort_unstable();
+        all.dedup();
+        is_known.then_some(all)
+    }
+
+    /// Whether it is not known of all changed objects which they are.
+    pub(crate) fn has_forgotten_changes(&self) -> bool {
+        self.shards.iter().any(|shard| shard.read().has_forgotten)
+    }
+
+    pub(crate) fn forget_changes(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            shard.changed = Vec::new();
+            shard.has_forgotten = true;
+        }
+    }
+
+    /// Shows every entry, in no order.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&Entry)) {
+        for shard in &self.shards {
+            for group in shard.read().groups.values() {
+                group.slots.values().for_each(|slot| visit(&slot.entry()));
+                let lists = group.lists.values();
+                lists.flat_map(|list| list.iter()).for_each(&mut visit);
+            }
+        }
+    }
+
     /// The groups in which something is, in order.
     pub fn groups(&self) -> Vec<u32> {
         let mut all = Vec::new();
         for shard in &self.shards {
-            all.extend(shard.read().keys());
+            all.extend(shard.read().groups.keys());
         }
         all.sort_unstable();
         all
@@ -315,7 +407,7 @@ impl Index {
     /// All objects of a group, in order.
     pub fn group_objects(&self, group: u32) -> Vec<(ObjectHash, Vec<Entry>)> {
         let shard = self.shard(group).read();
-        let group = shard.get(&group);
+        let group = shard.groups.get(&group);
         group.map_or_else(Vec::new, |group| group.range(Key(0), None))
     }
 
@@ -332,7 +424,7 @@ impl Index {
             None => {
                 for group in groups {
                     let shard = self.shard(group).read();
-                    let Some(group) = shard.get(&group) else {
+                    let Some(group) = shard.groups.get(&group) else {
                         continue;
                     };
                     let keys = group.slots.keys().chain(group.lists.keys());
@@ -372,7 +464,7 @@ impl Index {
         };
         groups.all(|group| {
             let shard = self.shard(group).read();
-            let Some(group) = shard.get(&group) else {
+            let Some(group) = shard.groups.get(&group) else {
                 return true;
             };
             let mut keys = group.slots.keys().chain(group.lists.keys());
@@ -390,7 +482,7 @@ impl Index {
     ) -> Vec<(ObjectHash, Vec<Entry>)> {
         let of_group = |group: u32| {
             let shard = self.shard(group).read();
-            let group = shard.get(&group);
+            let group = shard.groups.get(&group);
             group.map_or_else(Vec::new, |group| group.range(from, to))
         };
         if self.grouping == Grouping::ByPartition {

@@ -170,15 +170,21 @@ impl Upkeep {
     fn is_checkpoint_due(&self) -> bool {
         let written = *self.store.checkpoints.lock();
         let since = self.store.log().appended.saturating_sub(written.appended);
-        // Writing it costs less than was written since.
-        since >= self.store.config.checkpoint_bytes.max(2 * written.bytes)
+        // Writing all of it costs less than was written since.
+        let least = match written.generation > 0 && self.store.index.has_forgotten_changes() {
+            true => 2 * written.whole_bytes,
+            false => 0,
+        };
+        since >= self.store.config.checkpoint_bytes.max(least)
     }
 
-    /// Whether a checkpoint costs less than what was written since the last one, as that of a small store.
+    /// Whether a checkpoint costs less than what was written since the last one: changes do, and all of a
+    /// small store.
     pub fn is_checkpoint_worth_it(&self) -> bool {
         let written = *self.store.checkpoints.lock();
         let since = self.store.log().appended.saturating_sub(written.appended);
-        written.generation == 0 || since >= 2 * written.bytes
+        let are_changes = written.takes_changes() && !self.store.index.has_forgotten_changes();
+        are_changes || written.generation == 0 || since >= 2 * written.whole_bytes
     }
 
     /// Whether a checkpoint is done but for rows that are owed.
@@ -199,8 +205,6 @@ impl Upkeep {
             }
             Err(error) => {
                 self.checkpoint_failed = Some(Failed::again(self.checkpoint_failed, self.now()));
-                // On a full device the room is for compaction.
-                Writer::discard(&self.store);
                 Err(PebblesError::of_io("write checkpoint", error))
             }
         }

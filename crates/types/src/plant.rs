@@ -78,6 +78,8 @@ pub enum Plant {
     BatchAnsweredEarly,
     /// A checkpoint of the index says that it covers more of the log than it does.
     CheckpointAhead,
+    /// Some of the objects that changed are left out of what is added to a checkpoint.
+    ChangesForgotten,
     /// After a crash nobody looks for rows that were in memory alone.
     OwedForgotten,
     /// A batch says that no rows of the records before it are owed, whether they are or not.
@@ -137,9 +139,10 @@ impl Plant {
     ];
 
     /// Those of volumes, which have a simulator of their own (`crates/pebbles/tests`).
-    pub const VOLUMES: [Plant; 12] = [
+    pub const VOLUMES: [Plant; 13] = [
         Plant::BatchAnsweredEarly,
         Plant::CheckpointAhead,
+        Plant::ChangesForgotten,
         Plant::OwedForgotten,
         Plant::OwedTooFar,
         Plant::CheckpointUnsettled,
@@ -188,6 +191,7 @@ impl Plant {
             Plant::ReaderLetInEarly => "reader-let-in-early",
             Plant::BatchAnsweredEarly => "batch-answered-early",
             Plant::CheckpointAhead => "checkpoint-ahead",
+            Plant::ChangesForgotten => "changes-forgotten",
             Plant::OwedForgotten => "owed-forgotten",
             Plant::OwedTooFar => "owed-too-far",
             Plant::CheckpointUnsettled => "checkpoint-unsettled",

@@ -28,7 +28,7 @@ use crate::upkeep::Upkeep;
 
 /// A volume is this part of its file system, within bounds.
 const VOLUMES_OF_FILE_SYSTEM: u64 = 1024;
-const CHECKPOINT_BYTES: u64 = 256 << 20;
+const CHECKPOINT_BYTES: u64 = 32 << 20;
 const COMPACT_BELOW: f64 = 0.5;
 /// From one step of upkeep to the next, of a store that is idle.
 const IDLE_UPKEEP_INTERVAL: Duration = Duration::from_secs(60);

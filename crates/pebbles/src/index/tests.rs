@@ -152,10 +152,36 @@ fn partitions_follow_from_hashes() {
 fn nothing_is_loaded_of_a_group_whose_volumes_are_used_anew() {
     for grouping in [Grouping::ByHash, Grouping::ByPartition] {
         let index = Index::new(RULES, grouping);
-        index.load(3, Vec::new());
-        index.load(4, vec![(ObjectHash([0; 16]), Vec::new())]);
+        index.load(3, Loaded::default());
+        let mut gone = Loaded::default();
+        gone.lists.push((ObjectHash([0; 16]), Vec::new()));
+        index.load(4, gone);
         assert!(index.partitions(Some(5)).is_empty() && index.groups().is_empty());
     }
+}
+
+/// Changes are known, each object once, until there are too many; from the next taking on they are again.
+#[test]
+fn changed_objects_are_known_until_they_are_too_many() {
+    let index = Index::new(RULES, Grouping::ByPartition);
+    let mut dice = SplitMix::new(5);
+    let change = |group, hash| index.update(group, hash, |e| RULES.apply(e, data(1, 4096)));
+    let hashes: Vec<_> = (0..3).map(|_| any_hash(&mut dice)).collect();
+    for _ in 0..CHANGED_MAX {
+        hashes.iter().for_each(|hash| _ = change(7, *hash));
+    }
+    let mut expected: Vec<_> = hashes.iter().map(|hash| (7, *hash)).collect();
+    expected.sort_unstable();
+    assert!(!index.has_forgotten_changes());
+    assert_eq!(index.take_changed(), Some(expected));
+    assert_eq!(index.take_changed(), Some(Vec::new()));
+    (0..CHANGED_MAX).for_each(|_| _ = change(7, any_hash(&mut dice)));
+    assert!(!index.has_forgotten_changes());
+    change(7, any_hash(&mut dice));
+    assert!(index.has_forgotten_changes());
+    assert_eq!(index.take_changed(), None);
+    change(7, hashes[0]);
+    assert_eq!(index.take_changed(), Some(vec![(7, hashes[0])]));
 }
 
 /// A million objects of one record each, put in at random, cost at most 60 bytes each.
@@ -179,6 +205,10 @@ fn memory_of_an_object() {
             index.update(number as u32 % 256, hash, |e| {
                 RULES.apply(e, data(number, 4096))
             });
+            // As checkpoints do.
+            if number % 10_000 == 0 {
+                index.take_changed();
+            }
         }
         let each = resident().saturating_sub(before) / OBJECTS;
         let estimated = index.size().memory_bytes / OBJECTS;

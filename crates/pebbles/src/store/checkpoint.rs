@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! checkpoint-0, checkpoint-1   written in turn: one is whole while the other is being written
-//! header │ chunk │ chunk │ …   chunk: kind, length, checksum (which the generation is part of)
+//! header │ chunk │ … │ end │ since │ changes │ … │ end │ …     chunk: kind, length, checksum
 //! ```
+//!
+//! What changed since is added to the file that is there, until that is half as long as the index was: so
+//! a start reads little of the log, and a large index is seldom written whole. Changes that were cut short do
+//! not count, nor does what is behind them.
 //!
 //! Writing one takes a while, and the index changes meanwhile. A checkpoint says up to where the log
 //! was in it for certain when it was begun; all records behind that are applied again to whatever the
@@ -11,6 +15,8 @@
 //! record is in the log once more, where it was moved to, or it went, and must end nothing that was
 //! written since.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -18,19 +24,19 @@ use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::format::{Class, FIRST_BATCH};
-use crate::index::Index;
+use crate::index::{Index, Loaded};
 use crate::medium::{Medium, MediumFile};
 use crate::object::{Entry, EntryKind, is_simple};
-use crate::place::{PLACE_BITS, Place};
+use crate::place::PLACE_BITS;
 use crate::store::Store;
-use crate::volume::{Volume, Written as VolumeWritten};
+use crate::volume::{Volume, Volumes, Written as VolumeWritten};
 
 mod parse;
 #[cfg(any(test, fuzzing))]
 pub use parse::fuzzing;
 #[cfg(test)]
 use parse::parse_chunk;
-use parse::{Chunk, ParseError};
+use parse::{Change, Changes, Chunk, ParseError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNCKP");
 /// Objects are in the groups of the index. In the first version they were in partitions, which is taken too.
@@ -44,6 +50,8 @@ pub(crate) const CHUNK_MAX: usize = CHUNK_ENTRIES * LISTED + 4;
 const SIMPLE: usize = 32;
 const LISTED: usize = 56;
 const VOLUME: usize = 64;
+/// Bytes of a changed object's entry.
+const CHANGED: usize = 4 + LISTED;
 
 /// A volume as a checkpoint knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,20 +104,54 @@ impl Position {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Written {
     pub(crate) generation: u64,
+    /// Bytes without the changes that were added, and with them.
+    pub(crate) whole_bytes: u64,
     pub(crate) bytes: u64,
-    /// Bytes that had been appended to the log when it was begun.
+    /// Bytes that had been appended to the log when it was begun, or its last changes were.
     pub(crate) appended: u64,
+}
+
+impl Written {
+    /// Whether changes can be added to it and are worth it: the file is read at a start.
+    pub(crate) fn takes_changes(&self) -> bool {
+        let added = self.bytes - self.whole_bytes;
+        self.generation > 0 && added < self.whole_bytes / 2
+    }
+}
+
+/// What the checksums of chunks are bound to, beside their bytes.
+#[derive(Clone, Copy)]
+struct Seal {
+    generation: u64,
+    /// The next record's number when these changes were begun. So what is left behind them of longer ones
+    /// that were cut short is not taken for theirs.
+    since: Option<u64>,
+}
+
+impl Seal {
+    fn crc(self, kind: u32, payload: &[u8]) -> u32 {
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&self.generation.to_le_bytes());
+        if let Some(number) = self.since {
+            crc.update(&number.to_le_bytes());
+        }
+        crc.update(&kind.to_le_bytes());
+        crc.update(payload);
+        crc.finalize()
+    }
 }
 
 fn file_name(generation: u64) -> String {
     format!("checkpoint-{}", generation % 2)
 }
 
-/// A checkpoint that is being written.
+/// A checkpoint that is being written, or changes that are added to the last one.
 pub struct Writer {
     store: Arc<Store>,
     file: Arc<dyn MediumFile>,
-    generation: u64,
+    seal: Seal,
+    /// Bytes without changes, where it is of changes.
+    whole_bytes: Option<u64>,
     position: Position,
     appended: u64,
     groups: std::vec::IntoIter<u32>,
@@ -118,14 +160,29 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins the next checkpoint, over the last but one.
+    /// Begins the next checkpoint: changes of the last one, or all over the last but one.
     ///
     /// # Errors
-    /// Its file cannot be created.
+    /// Its file cannot be created, opened or written.
     pub fn begin(store: &Arc<Store>) -> io::Result<Self> {
-        let generation = store.checkpoints.lock().generation + 1;
+        let written = *store.checkpoints.lock();
         let appended = store.log().appended;
         let position = Position::now(store);
+        // After the position: what changed before is known, or comes behind it in the log.
+        let changed = store.index.take_changed();
+        match changed.filter(|_| written.takes_changes()) {
+            Some(changed) => Self::begin_changes(store, written, (position, appended), &changed),
+            None => Self::begin_whole(store, written, (position, appended)),
+        }
+        .inspect_err(|_| store.index.forget_changes())
+    }
+
+    fn begin_whole(
+        store: &Arc<Store>,
+        written: Written,
+        (position, appended): (Position, u64),
+    ) -> io::Result<Self> {
+        let generation = written.generation + 1;
         let medium = store.volumes.medium();
         let file = medium.create(&file_name(generation), 0)?;
         let mut header = Vec::with_capacity(HEADER);
@@ -137,13 +194,48 @@ impl Writer {
         Ok(Writer {
             store: store.clone(),
             file,
-            generation,
+            seal: Seal {
+                generation,
+                since: None,
+            },
+            whole_bytes: None,
             position,
             appended,
             groups: store.index.groups().into_iter(),
             at: 0,
             buffer: header,
         })
+    }
+
+    fn begin_changes(
+        store: &Arc<Store>,
+        written: Written,
+        (position, appended): (Position, u64),
+        changed: &[(u32, ObjectHash)],
+    ) -> io::Result<Self> {
+        let file = store
+            .volumes
+            .medium()
+            .open(&file_name(written.generation))?;
+        let since = position.next_sequence;
+        let mut writer = Writer {
+            store: store.clone(),
+            file,
+            seal: Seal {
+                generation: written.generation,
+                since: None,
+            },
+            whole_bytes: Some(written.whole_bytes),
+            position,
+            appended,
+            groups: Vec::new().into_iter(),
+            at: written.bytes,
+            buffer: Vec::new(),
+        };
+        writer.add(Chunk::SINCE, &since.to_le_bytes())?;
+        writer.seal.since = Some(since);
+        writer.add_changes(changed)?;
+        Ok(writer)
     }
 
     /// Whether it is whole but for its end, which is written when no row is owed of what it covers: after
@@ -154,20 +246,29 @@ impl Writer {
         self.groups.as_slice().is_empty() && is_behind && !Plant::CheckpointUnsettled.is_on()
     }
 
-    /// Removes the file of a checkpoint that was not completed.
-    pub fn discard(store: &Store) {
-        let generation = store.checkpoints.lock().generation + 1;
-        let removed = store.volumes.medium().remove(&file_name(generation));
+    /// Gives it up. Another one is all of the index.
+    fn discard(&self) {
+        self.store.index.forget_changes();
+        if self.whole_bytes.is_some() {
+            return;
+        }
+        let generation = self.seal.generation;
+        let removed = self.store.volumes.medium().remove(&file_name(generation));
         if let Err(error) = removed {
             tracing::debug!(%error, generation, "a part of a checkpoint is left");
         }
     }
 
-    /// Writes some of it; true when it is whole, and durable.
+    /// Writes some of it; true when it is whole, and durable. One that failed is given up.
     ///
     /// # Errors
     /// Its file cannot be written or synced.
     pub fn step(&mut self) -> io::Result<bool> {
+        let result = self.try_step();
+        result.inspect_err(|_| self.discard())
+    }
+
+    fn try_step(&mut self) -> io::Result<bool> {
         if let Some(group) = self.groups.next() {
             self.add_group(group)?;
             return Ok(false);
@@ -191,11 +292,38 @@ impl Writer {
         self.file.sync()?;
         self.store.volumes.medium().sync_dir()?;
         *self.store.checkpoints.lock() = Written {
-            generation: self.generation,
+            generation: self.seal.generation,
+            whole_bytes: self.whole_bytes.unwrap_or(self.at),
             bytes: self.at,
             appended: self.appended,
         };
         Ok(true)
+    }
+
+    /// Adds what objects have now, whatever of it is older than they changed.
+    fn add_changes(&mut self, changed: &[(u32, ObjectHash)]) -> io::Result<()> {
+        let mut payload = Vec::new();
+        for (group, hash) in changed {
+            if Plant::ChangesForgotten.is_on() && hash.0[0] % 8 == 0 {
+                continue;
+            }
+            let entries = self.store.index.get(*group, *hash);
+            // All of an object are in one chunk.
+            if payload.len() + CHANGED * entries.len().max(1) > CHUNK_MAX {
+                self.add(Chunk::CHANGES, &payload)?;
+                payload.clear();
+            }
+            for entry in &entries {
+                payload.extend(group.to_le_bytes());
+                write_listed(*hash, entry, &mut payload);
+            }
+            if entries.is_empty() {
+                payload.extend(group.to_le_bytes());
+                payload.extend(hash.0);
+                payload.extend([0; LISTED - 16]);
+            }
+        }
+        self.add(Chunk::CHANGES, &payload)
     }
 
     fn add_group(&mut self, group: u32) -> io::Result<()> {
@@ -230,7 +358,7 @@ impl Writer {
         debug_assert!(payload.len() <= CHUNK_MAX);
         self.buffer.extend(kind.to_le_bytes());
         self.buffer.extend((payload.len() as u32).to_le_bytes());
-        let crc = chunk_crc(self.generation, kind, payload);
+        let crc = self.seal.crc(kind, payload);
         self.buffer.extend(u64::from(crc).to_le_bytes());
         self.buffer.extend(payload);
         match self.buffer.len() >= 1 << 20 {
@@ -245,14 +373,6 @@ impl Writer {
         self.buffer.clear();
         Ok(())
     }
-}
-
-fn chunk_crc(generation: u64, kind: u32, payload: &[u8]) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(&generation.to_le_bytes());
-    crc.update(&kind.to_le_bytes());
-    crc.update(payload);
-    crc.finalize()
 }
 
 const TOMBSTONE: u64 = 1 << PLACE_BITS;
@@ -311,77 +431,102 @@ fn write_volume(volume: &VolumeState, to: &mut Vec<u8>) {
 pub(crate) struct Found {
     file: Arc<dyn MediumFile>,
     pub(crate) written: Written,
+    /// Those of the whole, and of each of the changes that were added.
+    positions: Vec<Position>,
+    /// The last one.
     pub(crate) position: Position,
 }
 
-/// The newest checkpoint that is whole.
+/// The newest checkpoint that is whole. The other one is read only where that one is not.
 pub(crate) fn newest(medium: &dyn Medium) -> Option<Found> {
-    let found = [0, 1].map(|generation| {
-        let file = medium.open(&file_name(generation)).ok()?;
-        let checked = check(&file);
-        if let Err(error) = &checked {
-            tracing::info!(%error, generation, "a checkpoint is not whole");
+    let files = [0, 1].map(|generation| medium.open(&file_name(generation)).ok());
+    let mut files: Vec<_> = files.into_iter().flatten().collect();
+    files.sort_by_key(|file| Reverse(parse::generation_of(&**file).unwrap_or(0)));
+    files.iter().find_map(|file| match check(file) {
+        Ok(found) => Some(found),
+        Err(error) => {
+            tracing::info!(%error, "a checkpoint is not whole");
+            None
         }
-        checked.ok()
-    });
-    found
-        .into_iter()
-        .flatten()
-        .max_by_key(|found| found.written.generation)
+    })
 }
 
 fn check(file: &Arc<dyn MediumFile>) -> Result<Found, ParseError> {
-    let mut position = Position::default();
-    let mut ended = None;
-    let (generation, bytes) = parse::walk(&**file, |chunk| match chunk {
-        Chunk::Volumes(volumes) => position.volumes.extend(volumes),
-        Chunk::End { next_sequence } => ended = Some(next_sequence),
-        Chunk::Objects { .. } => {}
+    let mut positions = Vec::new();
+    let mut volumes = Vec::new();
+    let walked = parse::walk(&**file, u64::MAX, |chunk| match chunk {
+        Chunk::Volumes(some) => volumes.extend(some),
+        Chunk::End { next_sequence } => positions.push(Position {
+            next_sequence,
+            volumes: std::mem::take(&mut volumes),
+        }),
+        Chunk::Objects(_) | Chunk::Since(_) | Chunk::Changes(_) => {}
     })?;
-    position.next_sequence = ended.ok_or(ParseError::Short)?;
     Ok(Found {
         file: file.clone(),
         written: Written {
-            generation,
-            bytes,
+            generation: walked.generation,
+            whole_bytes: walked.whole,
+            bytes: walked.all,
             appended: 0,
         },
-        position,
+        position: positions.last().cloned().ok_or(ParseError::Short)?,
+        positions,
     })
 }
 
 impl Found {
-    /// Fills the index. `is_current`: whether a volume is still the one that entries were in.
-    pub(crate) fn load(
-        &self,
-        index: &Index,
-        is_current: impl Fn(Place) -> bool,
-    ) -> Result<(), ParseError> {
-        let mut loading: Option<(u32, Objects)> = None;
-        parse::walk(&*self.file, |chunk| {
-            let Chunk::Objects { group, entries } = chunk else {
-                return;
-            };
-            if let Some((other, objects)) = loading.take_if(|(of, _)| *of != group) {
-                index.load(other, objects);
+    /// Fills the index.
+    pub(crate) fn load(&self, index: &Index, volumes: &Volumes) -> Result<(), ParseError> {
+        let mut current = self.positions.iter().map(|of| current_slots(of, volumes));
+        let mut of_now = current.next().unwrap_or_default();
+        let mut loading: Option<(u32, Loaded)> = None;
+        parse::walk(&*self.file, self.written.bytes, |chunk| match chunk {
+            Chunk::Objects(rows) => {
+                if let Some((other, loaded)) = loading.take_if(|(of, _)| *of != rows.group) {
+                    index.load(other, loaded);
+                }
+                let (_, loaded) = loading.get_or_insert_with(|| (rows.group, Loaded::default()));
+                let is_current = |(_, entry): &(_, Entry)| of_now.contains(&entry.place.slot);
+                for (hash, entry) in rows.entries().filter(is_current) {
+                    match rows.is_simple {
+                        true => loaded.single.push((hash, entry)),
+                        false => loaded.add_to_list(hash, entry),
+                    }
+                }
             }
-            let (_, objects) = loading.get_or_insert_with(|| (group, Vec::new()));
-            for (hash, entry) in entries.into_iter().filter(|(_, e)| is_current(e.place)) {
-                match objects.last_mut().filter(|(last, _)| *last == hash) {
-                    Some((_, entries)) => entries.push(entry),
-                    None => objects.push((hash, vec![entry])),
+            Chunk::Since(_) => of_now = current.next().unwrap_or_default(),
+            Chunk::Changes(changes) => load_changes(changes, index, &of_now),
+            Chunk::Volumes(_) | Chunk::End { .. } => {
+                if let Some((group, loaded)) = loading.take() {
+                    index.load(group, loaded);
                 }
             }
         })?;
-        if let Some((group, objects)) = loading {
-            index.load(group, objects);
-        }
         Ok(())
     }
 }
 
-/// Objects of a group and what of them counts.
-type Objects = Vec<(ObjectHash, Vec<Entry>)>;
+/// Slots whose volumes are still the ones that entries were in.
+fn current_slots(position: &Position, volumes: &Volumes) -> BTreeSet<u16> {
+    let epoch = |slot| volumes.get(slot).map(|volume| volume.epoch);
+    let known = position.volumes.iter();
+    let current = known.filter(|known| epoch(known.slot) == Some(known.epoch));
+    current.map(|known| known.slot).collect()
+}
+
+/// Objects have what they are said to have since, and nothing from before.
+fn load_changes(changes: Changes<'_>, index: &Index, current: &BTreeSet<u16>) {
+    let mut rows = changes.rows().peekable();
+    while let Some((group, hash, first)) = rows.next() {
+        let is_its = |row: &Change| (row.0, row.1) == (group, hash);
+        let further = std::iter::from_fn(|| rows.next_if(is_its)).map(|(_, _, entry)| entry);
+        let entries = std::iter::once(first).chain(further).flatten();
+        let entries = entries.filter(|entry| current.contains(&entry.place.slot));
+        let entries: Vec<Entry> = entries.collect();
+        index.update(group, hash, |of_object| *of_object = entries);
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Opening a store: the newest checkpoint, then every batch behind it in the order of the log.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use cairn_disk::owed::Owed;
@@ -70,16 +70,16 @@ pub(crate) fn recover(
         volumes.all().iter().for_each(|volume| mend_heads(volume));
     }
     if let Some(found) = &found {
-        let is_current = |place: Place| {
-            let mut known = found.position.volumes.iter();
-            let epoch = known.find(|v| v.slot == place.slot).map(|v| v.epoch);
-            epoch.is_some() && volumes.get(place.slot).map(|v| v.epoch) == epoch
-        };
-        let loaded = found.load(index, is_current);
+        let loaded = found.load(index, volumes);
         loaded.map_err(|error| PebblesError::Io {
             action: "load checkpoint",
             source: std::io::Error::other(error),
         })?;
+    }
+    // What is replayed changes it; of no checkpoint there are no changes.
+    match found {
+        Some(_) => drop(index.take_changed()),
+        None => index.forget_changes(),
     }
     report.loaded = index.size().objects;
     let mut replay = Replay {
@@ -384,13 +384,11 @@ fn place_of(volume: &Volume, at: u64, header: &RecordHeader) -> Place {
 
 /// Counts the bytes of all entries.
 fn settle(volumes: &Volumes, index: &Index) {
-    for group in index.groups() {
-        for (_, entries) in index.group_objects(group) {
-            for entry in entries {
-                if let Some(volume) = volumes.get(entry.place.slot) {
-                    volume.add_live(entry.place.len.into());
-                }
-            }
+    let mut live = BTreeMap::<u16, u64>::new();
+    index.visit(|entry| *live.entry(entry.place.slot).or_default() += u64::from(entry.place.len));
+    for (slot, bytes) in live {
+        if let Some(volume) = volumes.get(slot) {
+            volume.add_live(bytes);
         }
     }
 }

@@ -5,8 +5,8 @@ use cairn_types::{ObjectHash, Timestamp};
 use thiserror::Error;
 
 use super::{
-    CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, TOMBSTONE, VERSION, VOLUME,
-    VolumeState, chunk_crc,
+    CHANGED, CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, Seal, TOMBSTONE,
+    VERSION, VOLUME, VolumeState,
 };
 use crate::format::Class;
 use crate::medium::MediumFile;
@@ -30,22 +30,90 @@ pub(crate) enum ParseError {
 
 /// A part of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Chunk {
-    Objects {
-        group: u32,
-        entries: Vec<(ObjectHash, Entry)>,
-    },
+pub(crate) enum Chunk<'a> {
+    Objects(Rows<'a>),
+    /// Begins what changed since, up to the next end; the number that stands in it.
+    Since(u64),
+    Changes(Changes<'a>),
     Volumes(Vec<VolumeState>),
     End {
         next_sequence: u64,
     },
 }
 
-impl Chunk {
+/// Entries of objects of one group, as they lie in the file; each was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows<'a> {
+    pub(crate) group: u32,
+    /// Each is the only one of its object, and a slot of the index.
+    pub(crate) is_simple: bool,
+    bytes: &'a [u8],
+}
+
+impl<'a> Rows<'a> {
+    /// `None`: a row is not what was ever written.
+    fn checked(group: u32, is_simple: bool, bytes: &'a [u8]) -> Option<Self> {
+        let rows = Rows {
+            group,
+            is_simple,
+            bytes,
+        };
+        rows.parsed().all(|row| row.is_some()).then_some(rows)
+    }
+
+    fn parsed(self) -> impl Iterator<Item = Option<(ObjectHash, Entry)>> {
+        let size = if self.is_simple { SIMPLE } else { LISTED };
+        let rows = self.bytes.chunks(size);
+        rows.map(move |row| match self.is_simple {
+            true => entry(row, true),
+            false => listed(row),
+        })
+    }
+
+    pub(crate) fn entries(self) -> impl Iterator<Item = (ObjectHash, Entry)> {
+        self.parsed().flatten()
+    }
+}
+
+/// Objects that changed, as they lie in the file; each was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changes<'a> {
+    bytes: &'a [u8],
+}
+
+/// An object, and one of the entries that it has; `None`: it has none.
+pub(crate) type Change = (u32, ObjectHash, Option<Entry>);
+
+impl<'a> Changes<'a> {
+    /// `None`: a row is not what was ever written.
+    fn checked(bytes: &'a [u8]) -> Option<Self> {
+        let changes = Changes { bytes };
+        changes.parsed().all(|row| row.is_some()).then_some(changes)
+    }
+
+    fn parsed(self) -> impl Iterator<Item = Option<Change>> {
+        self.bytes.chunks(CHANGED).map(|row| {
+            let (group, row) = (u32_at(row, 0)?, row.get(4..)?);
+            match row.get(48)? {
+                0 => Some((group, hash(row)?, None)),
+                _ => listed(row).map(|(hash, entry)| (group, hash, Some(entry))),
+            }
+        })
+    }
+
+    /// The rows; those of one object are all in one chunk, one after the other.
+    pub(crate) fn rows(self) -> impl Iterator<Item = Change> {
+        self.parsed().flatten()
+    }
+}
+
+impl Chunk<'_> {
     pub(super) const SIMPLE: u32 = 1;
     pub(super) const LISTED: u32 = 2;
     pub(super) const VOLUMES: u32 = 3;
     pub(super) const END: u32 = 4;
+    pub(super) const SINCE: u32 = 5;
+    pub(super) const CHANGES: u32 = 6;
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -58,11 +126,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// Goes through a whole checkpoint; gives its generation and length.
-pub(super) fn walk(
-    file: &dyn MediumFile,
-    mut visit: impl FnMut(Chunk),
-) -> Result<(u64, u64), ParseError> {
+/// The generation of a checkpoint, by its header alone.
+pub(super) fn generation_of(file: &dyn MediumFile) -> Result<u64, ParseError> {
     let mut header = [0; HEADER];
     if file.read_at(0, &mut header)? < HEADER {
         return Err(ParseError::Short);
@@ -74,39 +139,89 @@ pub(super) fn walk(
     if u64::from(crc32fast::hash(&header[..24])) != field(24)? {
         return Err(ParseError::Checksum(0));
     }
-    let generation = field(16)?;
+    field(16)
+}
+
+/// What a walk found of a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Walked {
+    pub(super) generation: u64,
+    /// Bytes up to its first end, and up to the last.
+    pub(super) whole: u64,
+    pub(super) all: u64,
+}
+
+/// Goes through a checkpoint up to its last end, at most up to `until`. What `visit` sees behind the last
+/// [`Chunk::End`] is of changes that are cut short, and does not count.
+pub(super) fn walk(
+    file: &dyn MediumFile,
+    until: u64,
+    mut visit: impl FnMut(Chunk<'_>),
+) -> Result<Walked, ParseError> {
+    let generation = generation_of(file)?;
+    let mut seal = Seal {
+        generation,
+        since: None,
+    };
     let mut at = HEADER as u64;
     let mut payload = Vec::new();
-    loop {
-        let mut frame = [0; FRAME];
-        if file.read_at(at, &mut frame)? < FRAME {
-            return Err(ParseError::Short);
+    let mut walked: Option<Walked> = None;
+    while at < until {
+        let (len, chunk) = match read_chunk(file, at, seal, &mut payload) {
+            Ok(read) => read,
+            Err(error) => return walked.ok_or(error),
+        };
+        at += len;
+        match chunk {
+            Chunk::Since(number) => seal.since = Some(number),
+            Chunk::End { .. } => {
+                let whole = walked.map_or(at, |walked| walked.whole);
+                walked = Some(Walked {
+                    generation,
+                    whole,
+                    all: at,
+                });
+                seal.since = None;
+            }
+            // Nothing is between an end and the changes that follow.
+            _ if walked.is_some() && seal.since.is_none() => break,
+            _ => {}
         }
-        let kind = u32_at(&frame, 0).ok_or(ParseError::Short)?;
-        let len = u32_at(&frame, 4).ok_or(ParseError::Short)? as usize;
-        if len > CHUNK_MAX {
-            return Err(ParseError::Range(at));
-        }
-        payload.resize(len, 0);
-        if file.read_at(at + FRAME as u64, &mut payload)? < len {
-            return Err(ParseError::Short);
-        }
-        let stored = u64_at(&frame, 8).ok_or(ParseError::Short)?;
-        if u64::from(chunk_crc(generation, kind, &payload)) != stored {
-            return Err(ParseError::Checksum(at));
-        }
-        let chunk = parse_chunk(kind, &payload).ok_or(ParseError::Range(at))?;
-        at += (FRAME + len) as u64;
-        let is_end = matches!(chunk, Chunk::End { .. });
         visit(chunk);
-        if is_end {
-            return Ok((generation, at));
-        }
     }
+    walked.ok_or(ParseError::Short)
+}
+
+/// A chunk, and its length with its frame.
+fn read_chunk<'a>(
+    file: &dyn MediumFile,
+    at: u64,
+    seal: Seal,
+    payload: &'a mut Vec<u8>,
+) -> Result<(u64, Chunk<'a>), ParseError> {
+    let mut frame = [0; FRAME];
+    if file.read_at(at, &mut frame)? < FRAME {
+        return Err(ParseError::Short);
+    }
+    let kind = u32_at(&frame, 0).ok_or(ParseError::Short)?;
+    let len = u32_at(&frame, 4).ok_or(ParseError::Short)? as usize;
+    if len > CHUNK_MAX {
+        return Err(ParseError::Range(at));
+    }
+    payload.resize(len, 0);
+    if file.read_at(at + FRAME as u64, payload)? < len {
+        return Err(ParseError::Short);
+    }
+    let stored = u64_at(&frame, 8).ok_or(ParseError::Short)?;
+    if u64::from(seal.crc(kind, payload)) != stored {
+        return Err(ParseError::Checksum(at));
+    }
+    let chunk = parse_chunk(kind, payload).ok_or(ParseError::Range(at))?;
+    Ok(((FRAME + len) as u64, chunk))
 }
 
 /// `None`: not what was ever written.
-pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk> {
+pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk<'_>> {
     let (group, rest) = match kind {
         Chunk::SIMPLE | Chunk::LISTED => (u32_at(payload, 0)?, payload.get(4..)?),
         _ => (0, payload),
@@ -115,27 +230,25 @@ pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk> {
         Chunk::SIMPLE => SIMPLE,
         Chunk::LISTED => LISTED,
         Chunk::VOLUMES => VOLUME,
+        Chunk::CHANGES => CHANGED,
         Chunk::END if payload.len() == 8 => {
             let next_sequence = u64_at(payload, 0)?;
             return Some(Chunk::End { next_sequence });
         }
+        Chunk::SINCE if payload.len() == 8 => return u64_at(payload, 0).map(Chunk::Since),
         _ => return None,
     };
     if !rest.len().is_multiple_of(size) {
         return None;
     }
-    let rows = rest.chunks(size);
-    if kind == Chunk::VOLUMES {
-        return Some(Chunk::Volumes(rows.map(volume).collect::<Option<_>>()?));
+    match kind {
+        Chunk::VOLUMES => {
+            let volumes = rest.chunks(size).map(volume);
+            Some(Chunk::Volumes(volumes.collect::<Option<_>>()?))
+        }
+        Chunk::CHANGES => Changes::checked(rest).map(Chunk::Changes),
+        _ => Rows::checked(group, kind == Chunk::SIMPLE, rest).map(Chunk::Objects),
     }
-    let entries = rows.map(|row| match kind {
-        Chunk::SIMPLE => entry(row, true),
-        _ => listed(row),
-    });
-    Some(Chunk::Objects {
-        group,
-        entries: entries.collect::<Option<_>>()?,
-    })
 }
 
 fn hash(row: &[u8]) -> Option<ObjectHash> {

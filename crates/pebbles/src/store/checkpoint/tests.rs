@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::place::Place;
 
 fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
     (
@@ -49,7 +50,11 @@ proptest! {
             write_listed(*hash, entry, &mut payload);
         }
         let parsed = parse_chunk(Chunk::LISTED, &payload);
-        prop_assert_eq!(parsed, Some(Chunk::Objects { group: 7, entries }));
+        let Some(Chunk::Objects(rows)) = parsed else {
+            panic!("{parsed:?}");
+        };
+        prop_assert_eq!((rows.group, rows.is_simple), (7, false));
+        prop_assert_eq!(rows.entries().collect::<Vec<_>>(), entries);
     }
 
     #[test]
