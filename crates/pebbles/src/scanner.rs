@@ -25,6 +25,8 @@ use crate::volume::{Volume, file_name};
 
 /// How far behind damage a sound batch is looked for.
 const LOOK_AHEAD: u64 = 4 * BATCH_MAX as u64;
+/// Bytes that are read at once: batches of few records are short, and each read waits for the disk.
+const WINDOW: u64 = 1 << 20;
 /// Attempts to read blocks of a volume that may fail. More indicate a failing disk.
 const UNREADABLE_MAX: u64 = 1024;
 
@@ -34,6 +36,9 @@ pub(crate) struct Scanner {
     /// The next record's number is not below this.
     sequence: u64,
     next: Option<Next>,
+    /// Bytes of the volume, and where they begin. Before the first batch is given, and after the last, there
+    /// are none: a scanner of every volume of a device is not many windows.
+    window: (u64, Vec<u8>),
     /// No batch begins behind this.
     end: u64,
     /// All up to there was acknowledged: nothing is torn.
@@ -88,6 +93,7 @@ impl Scanner {
             at,
             sequence: 0,
             next: None,
+            window: (0, Vec::new()),
             read_errors,
             now,
             unreadable: 0,
@@ -119,9 +125,29 @@ impl Scanner {
         self.is_end_lost
     }
 
+    /// Reads by the window, which is moved where it has not all of it. A window that the disk does not give
+    /// is none: what of it is needed is read by itself.
+    fn read_ahead(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        if self.in_window(at, len).is_none() {
+            let most = (self.end.max(at) - at).min(WINDOW).max(len as u64);
+            let bytes = self.volume.read(at, most as usize);
+            self.window = (at, bytes.unwrap_or_default());
+        }
+        self.read(at, len)
+    }
+
+    fn in_window(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let (from, bytes) = &self.window;
+        let skipped = usize::try_from(at.checked_sub(*from)?).ok()?;
+        bytes.get(skipped..)?.get(..len)
+    }
+
     /// Reads, with zeros for blocks that the disk does not give: what was in them is damaged, if that
     /// lasts.
     fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        if let Some(bytes) = self.in_window(at, len) {
+            return Ok(bytes.to_vec());
+        }
         let (volume, errors, now) = (&self.volume, &self.read_errors, self.now);
         let (unreadable, is_unsure) = (&mut self.unreadable, &mut self.is_unsure);
         volume.read_past_damage(at, len, |block, error| {
@@ -142,6 +168,9 @@ impl Scanner {
     pub(crate) fn peek(&mut self) -> io::Result<Option<u64>> {
         if self.next.is_none() {
             self.next = self.look()?;
+        }
+        if self.next.is_none() {
+            self.window = (0, Vec::new());
         }
         Ok(self.next.map(|next| next.header.sequence))
     }
@@ -255,7 +284,7 @@ impl Scanner {
             return Ok(None);
         };
         let unreadable = self.unreadable;
-        let bytes = self.read(self.at, len as usize)?;
+        let bytes = self.read_ahead(self.at, len as usize)?;
         let found = records(&bytes, &header, self.at);
         if let Some(Found::Other { version }) = found.last() {
             return Err(self.other_format(*version));
