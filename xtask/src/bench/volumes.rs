@@ -96,10 +96,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let cells = in_turns(&[&empty, &full], &lab, options)?;
     let puts = ratios(&cells, Verb::Put).context("nothing was put")?;
     full.store.kill();
+    // It would tidy up after what was deleted, on the same processors.
+    empty.store.kill();
     starts.push(full.started(records, "cold, after it was killed")?);
     // A clean end writes checkpoints, which may take longer than is waited for.
     full.store.kill();
-    empty.store.kill();
     let room = rustix::fs::statvfs(full.disk.path())?;
     let results = Results {
         objects,

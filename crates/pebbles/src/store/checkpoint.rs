@@ -46,6 +46,8 @@ const FRAME: usize = 16;
 /// Entries of a chunk.
 const CHUNK_ENTRIES: usize = 8192;
 pub(crate) const CHUNK_MAX: usize = CHUNK_ENTRIES * LISTED + 4;
+/// Bytes of a step, as a part of those of the log from one checkpoint to the next.
+const STEPS_OF_LOG: u64 = 32;
 /// Bytes of an entry by itself, of one of many, and of a volume.
 const SIMPLE: usize = 32;
 const LISTED: usize = 56;
@@ -269,11 +271,16 @@ impl Writer {
     }
 
     fn try_step(&mut self) -> io::Result<bool> {
-        if let Some(group) = self.groups.next() {
+        // A step waits for a thread of the device: one for each group took ten seconds beside writes, in which
+        // the log grew by what a start reads then.
+        let most = self.store.config.checkpoint_bytes / STEPS_OF_LOG;
+        let (from, had_groups) = (self.added(), !self.groups.as_slice().is_empty());
+        while self.added() - from < most.max(1)
+            && let Some(group) = self.groups.next()
+        {
             self.add_group(group)?;
-            return Ok(false);
         }
-        if self.waits_for_rows() {
+        if had_groups || self.waits_for_rows() {
             return Ok(false);
         }
         if Plant::CheckpointAhead.is_on() {
@@ -365,6 +372,11 @@ impl Writer {
             true => self.flush(),
             false => Ok(()),
         }
+    }
+
+    /// Bytes up to here.
+    fn added(&self) -> u64 {
+        self.at + self.buffer.len() as u64
     }
 
     fn flush(&mut self) -> io::Result<()> {

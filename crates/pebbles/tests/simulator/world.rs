@@ -118,7 +118,8 @@ impl World {
             reclaim_age: self.model.reclaim_age,
             now: Box::new(move || Timestamp::from_secs(clock.load(Ordering::Relaxed))),
             entropy: Box::new(move || epochs.lock().number()),
-            checkpoint_bytes: 1 << 20,
+            // One group a step.
+            checkpoint_bytes: 4096,
             compact_below: 0.7,
             external_gone: {
                 let gone = self.gone.clone();

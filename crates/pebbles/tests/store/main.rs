@@ -1,6 +1,7 @@
 //! A store in a folder: what it does with damage, with errors, and with a full device.
 #![allow(clippy::unwrap_used)]
 
+mod checkpoints;
 mod heads;
 mod medium;
 mod quarantine;
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use cairn_pebbles::format::{Class, Kind, NewRecord, VolumeHeader};
 use cairn_pebbles::index::Grouping;
 use cairn_pebbles::medium::Folder;
-use cairn_pebbles::object::{Entry, Rules};
+use cairn_pebbles::object::{Entry, EntryKind, Rules};
 use cairn_pebbles::{
     Change, Config, Expected, Outcome, PebblesError, ReadError, ReadErrors, Recovery, Store, Upkeep,
 };

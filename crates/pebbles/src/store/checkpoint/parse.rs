@@ -166,6 +166,7 @@ pub(super) fn walk(
     let mut at = HEADER as u64;
     let mut payload = Vec::new();
     let mut walked: Option<Walked> = None;
+    let mut covered = 0;
     while at < until {
         let (len, chunk) = match read_chunk(file, at, seal, &mut payload) {
             Ok(read) => read,
@@ -173,8 +174,11 @@ pub(super) fn walk(
         };
         at += len;
         match chunk {
+            // Of before: what was in front of them was damaged, and written over.
+            Chunk::Since(number) if number < covered => break,
             Chunk::Since(number) => seal.since = Some(number),
-            Chunk::End { .. } => {
+            Chunk::End { next_sequence } => {
+                covered = next_sequence;
                 let whole = walked.map_or(at, |walked| walked.whole);
                 walked = Some(Walked {
                     generation,

@@ -1,0 +1,104 @@
+//! Checkpoints, and the changes that are added to them.
+
+use super::*;
+
+/// Objects of before the checkpoint, and of since.
+const BEFORE: std::ops::Range<u64> = 0..200;
+const SINCE: std::ops::Range<u64> = 200..220;
+
+/// A store with a checkpoint, after which some objects were written and one deleted, which was added.
+fn with_changes(setup: &Setup) -> Arc<Store> {
+    let store = setup.open();
+    fill(&store, BEFORE, 10);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    let whole = setup.files("checkpoint");
+    fill(&store, SINCE, 10);
+    delete(&store, 7, 20);
+    checkpoint(&mut upkeep);
+    let with_changes = setup.files("checkpoint");
+    assert_eq!((whole.len(), with_changes.len()), (1, 1));
+    assert!(with_changes[0].starts_with(&whole[0]));
+    assert!(with_changes[0].len() - whole[0].len() < 3000);
+    store
+}
+
+fn has_all(store: &Store) -> bool {
+    let mut numbers = BEFORE.chain(SINCE).filter(|number| *number != 7);
+    let is_deleted = entry(store, 7).is_some_and(|entry| entry.kind == EntryKind::Tombstone);
+    is_deleted && numbers.all(|number| entry(store, number).is_some())
+}
+
+#[test]
+fn changes_are_added_and_nothing_is_replayed() {
+    let setup = Setup::new();
+    drop(with_changes(&setup));
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 0);
+    assert!(has_all(&store));
+    // They go on where the last ones ended.
+    put(&store, 300, 10, 100);
+    checkpoint(&mut Upkeep::new(store.clone()));
+    drop(store);
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!((report.replayed, setup.files("checkpoint").len()), (0, 1));
+    assert!(has_all(&store) && has(&store, 300, 10, 100));
+}
+
+/// The log is read instead, and the next ones take their place.
+#[test]
+fn changes_that_are_cut_short_do_not_count() {
+    let setup = Setup::new();
+    drop(with_changes(&setup));
+    setup.change("checkpoint-1", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 21);
+    assert!(has_all(&store));
+    checkpoint(&mut Upkeep::new(store.clone()));
+    drop(store);
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 0);
+    assert!(has_all(&store));
+}
+
+/// What was damaged is written over; what was behind it is not taken for what comes next, wherever it
+/// begins.
+#[test]
+fn changes_of_before_are_not_taken_for_later_ones() {
+    let setup = Setup::new();
+    let store = with_changes(&setup);
+    let old = setup.files("checkpoint").remove(0);
+    put(&store, 301, 10, 100);
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    let first = setup.files("checkpoint").remove(0).split_off(old.len());
+    put(&store, 301, 11, 100);
+    checkpoint(&mut upkeep);
+    setup.change("checkpoint-1", |bytes| bytes.extend(first));
+    drop((store, upkeep));
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 0);
+    assert!(has_all(&store) && has(&store, 301, 11, 100));
+}
+
+/// A checkpoint that fails may have lost what changed: the next one is of all.
+#[test]
+fn after_a_failure_the_next_one_is_whole() {
+    let setup = Setup::new();
+    let store = with_changes(&setup);
+    put(&store, 302, 10, 100);
+    setup.faults.lock().push(Fault::Sync {
+        prefix: "checkpoint".to_owned(),
+        errno: ENOSPC,
+    });
+    let mut upkeep = Upkeep::new(store.clone());
+    assert!(upkeep.checkpoint().is_err());
+    setup.faults.lock().clear();
+    setup.change("checkpoint-1", |bytes| bytes.truncate(100));
+    checkpoint(&mut upkeep);
+    assert_eq!(setup.files("checkpoint").len(), 2);
+    drop((store, upkeep));
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 0);
+    assert!(has_all(&store) && has(&store, 302, 10, 100));
+}
