@@ -207,29 +207,28 @@ impl Client {
         }
     }
 
-    /// The newest version: a device that was full has the one before, as its part of what is newer is on
-    /// another one until it is replicated.
-    fn newest(&mut self, path: &str) -> Result<Response> {
-        self.account
-            .call("GET", path, "", &[("X-Newest", "true")], b"")
-    }
-
     fn verify(&mut self) -> Result<u64> {
         let mut wanted = self.body.clone();
         for &(number, version) in &self.there {
             stamp(&mut wanted, number, version);
             let path = path_of(number);
-            let answer = self.newest(&path)?;
+            let answer = newest(&mut self.account, &path)?;
             ensure!(answer.status == 200, "GET {path}: {}", answer.status);
             ensure!(answer.body == wanted, "{path} has other content");
         }
         for &number in self.deleted.iter().rev().take(100) {
             let path = path_of(number);
-            let answer = self.newest(&path)?;
+            let answer = newest(&mut self.account, &path)?;
             ensure!(answer.status == 404, "deleted {path}: {}", answer.status);
         }
         Ok(self.there.len() as u64)
     }
+}
+
+/// The newest version: a device that was full has the one before, as its part of what is newer is on another
+/// one until it is replicated.
+fn newest(account: &mut Account, path: &str) -> Result<Response> {
+    account.call("GET", path, "", &[("X-Newest", "true")], b"")
 }
 
 /// Makes a body that of a version of an object.
