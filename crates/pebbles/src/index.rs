@@ -331,7 +331,7 @@ impl Index {
         objects.slots = single
             .map(|(hash, entry)| (Key::of(hash), Slot::of(&entry)))
             .collect();
-        // Of some, all or all but one may be in volumes that are used anew.
+        // Entries of volumes that are used anew are left out: one or none may be left in a list.
         for (hash, entries) in loaded.lists {
             objects.set(Key::of(hash), entries);
         }
@@ -515,6 +515,11 @@ fn count(counter: &AtomicU64, before: usize, after: usize) {
         true => counter.fetch_add((after - before) as u64, Ordering::Relaxed),
         false => counter.fetch_sub((before - after) as u64, Ordering::Relaxed),
     };
+}
+
+/// The place of an object in the order of its group.
+pub(crate) fn order_of(hash: ObjectHash) -> impl Ord {
+    Key::of(hash)
 }
 
 /// The number that a suffix's three digits are.

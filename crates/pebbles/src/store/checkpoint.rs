@@ -24,7 +24,7 @@ use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::format::{Class, FIRST_BATCH};
-use crate::index::{Index, Loaded};
+use crate::index::{Index, Loaded, order_of};
 use crate::medium::{Medium, MediumFile};
 use crate::object::{Entry, EntryKind, is_simple};
 use crate::place::PLACE_BITS;
@@ -36,7 +36,7 @@ mod parse;
 pub use parse::fuzzing;
 #[cfg(test)]
 use parse::parse_chunk;
-use parse::{Change, Changes, Chunk, ParseError};
+use parse::{Changes, Chunk, ParseError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNCKP");
 /// Objects are in the groups of the index. In the first version they were in partitions, which is taken too.
@@ -46,6 +46,8 @@ const FRAME: usize = 16;
 /// Entries of a chunk.
 const CHUNK_ENTRIES: usize = 8192;
 pub(crate) const CHUNK_MAX: usize = CHUNK_ENTRIES * LISTED + 4;
+/// Rows of changes from which on they are put into the index.
+const TOGETHER: usize = 1 << 18;
 /// Bytes of a step, as a part of those of the log from one checkpoint to the next.
 const STEPS_OF_LOG: u64 = 32;
 /// Bytes of an entry by itself, of one of many, and of a volume.
@@ -121,7 +123,7 @@ impl Written {
     }
 }
 
-/// What the checksums of chunks are bound to, beside their bytes.
+/// The generation and number that the checksums of chunks are bound to, beside their bytes.
 #[derive(Clone, Copy)]
 struct Seal {
     generation: u64,
@@ -493,6 +495,7 @@ impl Found {
         let mut current = self.positions.iter().map(|of| current_slots(of, volumes));
         let mut of_now = current.next().unwrap_or_default();
         let mut loading: Option<(u32, Loaded)> = None;
+        let mut changed = Changed::default();
         parse::walk(&*self.file, self.written.bytes, |chunk| match chunk {
             Chunk::Objects(rows) => {
                 if let Some((other, loaded)) = loading.take_if(|(of, _)| *of != rows.group) {
@@ -507,14 +510,18 @@ impl Found {
                     }
                 }
             }
-            Chunk::Since(_) => of_now = current.next().unwrap_or_default(),
-            Chunk::Changes(changes) => load_changes(changes, index, &of_now),
+            Chunk::Since(_) => {
+                of_now = current.next().unwrap_or_default();
+                changed.begin(index);
+            }
+            Chunk::Changes(changes) => changed.add(changes, &of_now),
             Chunk::Volumes(_) | Chunk::End { .. } => {
                 if let Some((group, loaded)) = loading.take() {
                     index.load(group, loaded);
                 }
             }
         })?;
+        changed.apply(index);
         Ok(())
     }
 }
@@ -527,16 +534,54 @@ fn current_slots(position: &Position, volumes: &Volumes) -> BTreeSet<u16> {
     current.map(|known| known.slot).collect()
 }
 
-/// Objects have what they are said to have since, and nothing from before.
-fn load_changes(changes: Changes<'_>, index: &Index, current: &BTreeSet<u16>) {
-    let mut rows = changes.rows().peekable();
-    while let Some((group, hash, first)) = rows.next() {
-        let is_its = |row: &Change| (row.0, row.1) == (group, hash);
-        let further = std::iter::from_fn(|| rows.next_if(is_its)).map(|(_, _, entry)| entry);
-        let entries = std::iter::once(first).chain(further).flatten();
-        let entries = entries.filter(|entry| current.contains(&entry.place.slot));
-        let entries: Vec<Entry> = entries.collect();
-        index.update(group, hash, |of_object| *of_object = entries);
+/// Changes that are put into the index together, in its order: one by one each would look for its place in
+/// memory that no cache has.
+#[derive(Default)]
+struct Changed {
+    rows: Vec<ChangedRow>,
+    /// Number of the changes that rows are of.
+    of: u32,
+}
+
+struct ChangedRow {
+    group: u32,
+    hash: ObjectHash,
+    of: u32,
+    /// `None`: there is none, or not any more.
+    entry: Option<Entry>,
+}
+
+impl Changed {
+    /// Begins the next changes.
+    fn begin(&mut self, index: &Index) {
+        if self.rows.len() >= TOGETHER {
+            self.apply(index);
+        }
+        self.of += 1;
+    }
+
+    fn add(&mut self, changes: Changes<'_>, current: &BTreeSet<u16>) {
+        let is_current = |entry: &Entry| current.contains(&entry.place.slot);
+        let rows = changes.rows().map(|(group, hash, entry)| ChangedRow {
+            group,
+            hash,
+            of: self.of,
+            entry: entry.filter(is_current),
+        });
+        self.rows.extend(rows);
+    }
+
+    /// Objects have what the last changes say that they have, and nothing from before.
+    fn apply(&mut self, index: &Index) {
+        let mut rows = std::mem::take(&mut self.rows);
+        // Stable: of an object, those of the last changes come last.
+        rows.sort_by_key(|row| (row.group, order_of(row.hash)));
+        for rows in rows.chunk_by(|a, b| (a.group, a.hash) == (b.group, b.hash)) {
+            let Some(last) = rows.last() else { continue };
+            let latest = rows.iter().filter(|row| row.of == last.of);
+            let entries: Vec<Entry> = latest.filter_map(|row| row.entry).collect();
+            index.update(last.group, last.hash, |of_object| *of_object = entries);
+        }
     }
 }
 

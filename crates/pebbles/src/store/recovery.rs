@@ -76,7 +76,7 @@ pub(crate) fn recover(
             source: std::io::Error::other(error),
         })?;
     }
-    // What is replayed changes it; of no checkpoint there are no changes.
+    // Changes of the checkpoint are those that a replay makes; without one all is new.
     match found {
         Some(_) => drop(index.take_changed()),
         None => index.forget_changes(),

@@ -37,12 +37,15 @@ fn changes_are_added_and_nothing_is_replayed() {
     assert_eq!(report.replayed, 0);
     assert!(has_all(&store));
     // They go on where the last ones ended.
-    put(&store, 300, 10, 100);
-    checkpoint(&mut Upkeep::new(store.clone()));
-    drop(store);
+    let mut upkeep = Upkeep::new(store.clone());
+    for seconds in [10, 11] {
+        put(&store, 300, seconds, 100);
+        checkpoint(&mut upkeep);
+    }
+    drop((store, upkeep));
     let (store, report) = setup.try_open().unwrap();
     assert_eq!((report.replayed, setup.files("checkpoint").len()), (0, 1));
-    assert!(has_all(&store) && has(&store, 300, 10, 100));
+    assert!(has_all(&store) && has(&store, 300, 11, 100));
 }
 
 /// The log is read instead, and the next ones take their place.
@@ -61,7 +64,7 @@ fn changes_that_are_cut_short_do_not_count() {
     assert!(has_all(&store));
 }
 
-/// What was damaged is written over; what was behind it is not taken for what comes next, wherever it
+/// Damaged changes are written over; what was behind them is not taken for what comes next, wherever it
 /// begins.
 #[test]
 fn changes_of_before_are_not_taken_for_later_ones() {

@@ -142,7 +142,7 @@ pub(super) fn generation_of(file: &dyn MediumFile) -> Result<u64, ParseError> {
     field(16)
 }
 
-/// What a walk found of a checkpoint.
+/// The parts of a checkpoint that a walk found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walked {
     pub(super) generation: u64,
@@ -174,7 +174,7 @@ pub(super) fn walk(
         };
         at += len;
         match chunk {
-            // Of before: what was in front of them was damaged, and written over.
+            // Changes of before: what was in front of them was damaged, and written over.
             Chunk::Since(number) if number < covered => break,
             Chunk::Since(number) => seal.since = Some(number),
             Chunk::End { next_sequence } => {
