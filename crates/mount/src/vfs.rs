@@ -247,9 +247,18 @@ impl<S: Store> Vfs<S> {
                     Some(rows) => rows?,
                     None => self.store.list(&directory, "", true, 1).await?,
                 };
-                match rows.is_empty() {
-                    true => Err(FsError::NotFound),
-                    false => Ok(Found::Directory),
+                // The rows of names that were just removed here may be out of date: the directory is gone
+                // with the last of them.
+                let first = rows.first();
+                let is_gone = first.map(|row| self.tree.lock().was_removed(row.name()));
+                let is_there = match is_gone {
+                    Some(true) => self.is_anything_listed(&directory).await?,
+                    Some(false) => true,
+                    None => false,
+                };
+                match is_there {
+                    true => Ok(Found::Directory),
+                    false => Err(FsError::NotFound),
                 }
             }
             Err(error) => Err(error.into()),

@@ -470,18 +470,23 @@ impl<S: Store> Vfs<S> {
                 return Ok(false);
             }
         }
+        Ok(!self.is_anything_listed(&prefix).await?)
+    }
+
+    /// Does the store list an object with this prefix? Names recently removed here do not count.
+    pub(super) async fn is_anything_listed(&self, prefix: &str) -> FsResult<bool> {
         let mut marker = String::new();
         loop {
-            let rows = self.store.list(&prefix, &marker, true, 0).await?;
+            let rows = self.store.list(prefix, &marker, true, 0).await?;
             let Some(last) = rows.last() else {
-                return Ok(true);
+                return Ok(false);
             };
             marker = last.name().to_owned();
             let tree = self.tree.lock();
             // A name that ends with the slash is another tool's object for the directory itself.
             let is_there = |row: &Row| row.name() != prefix && !tree.was_removed(row.name());
             if rows.iter().any(is_there) {
-                return Ok(false);
+                return Ok(true);
             }
         }
     }

@@ -310,7 +310,11 @@ impl<S: Store> Vfs<S> {
             match copied {
                 // The listing was out of date.
                 Err(FsError::Store(error)) if error.why == Why::NotFound => Ok((name, Vec::new())),
-                copied => copied.map(|marks| (name, marks)),
+                copied => copied.map(|marks| {
+                    // A name that was removed there lately is not hidden any more.
+                    self.tree.lock().present(&new);
+                    (name, marks)
+                }),
             }
         });
         let copies = copies.buffer_unordered(CONCURRENT_RENAMES_MAX);
@@ -476,7 +480,10 @@ impl<S: Store> Vfs<S> {
                     self.move_again(&name, &new, intent.begun, marks).await
                 }
             };
-            moved.map(|removed| (removed == Removed::Gone).then_some(name))
+            moved.map(|removed| {
+                self.tree.lock().present(&new);
+                (removed == Removed::Gone).then_some(name)
+            })
         });
         let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
         let gone: Vec<Option<String>> = moves.try_collect().await?;

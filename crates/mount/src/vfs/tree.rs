@@ -489,10 +489,15 @@ impl Tree {
         self.absent.insert(path.to_owned(), until);
     }
 
-    /// A name was made, by another mount or in place of one that was removed.
+    /// A name was made, by another mount or in place of one that was removed. So the directories that it
+    /// is in are there, also those without an object.
     pub(crate) fn present(&mut self, path: &str) {
-        self.absent.remove(path);
-        self.removed.remove(path);
+        let mut path = path;
+        while !path.is_empty() {
+            self.absent.remove(path);
+            self.removed.remove(path);
+            path = parent_of(path);
+        }
     }
 
     pub(crate) fn was_absent(&self, path: &str) -> bool {

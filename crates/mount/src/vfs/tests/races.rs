@@ -332,3 +332,43 @@ async fn a_file_that_grows_before_a_directory_s_rename_copies_it_is_whole_under_
     there.settle().await;
     assert_eq!(store.whole("e/f").unwrap(), FILE);
 }
+
+/// What was removed is not shown for a while, as listings may be out of date; what is moved there is.
+#[tokio::test]
+async fn a_directory_moved_to_where_one_was_removed_shows_names_that_are_not_known_here() {
+    let store = MemoryStore::default();
+    let here = mount(&store);
+    let root = here.mkdir(ROOT, "a", OWNER).await.unwrap().ino;
+    let inner = here.mkdir(root, "inner", OWNER).await.unwrap().ino;
+    here.put("a/inner/file", b"old").await.unwrap();
+    here.unlink(inner, "file").await.unwrap();
+    here.rmdir(root, "inner").await.unwrap();
+    here.rmdir(ROOT, "a").await.unwrap();
+    // Its directories have no objects.
+    store.write("b/inner/file", "text/plain", b"new");
+    here.rename((ROOT, "b"), (ROOT, "a"), false).await.unwrap();
+    assert_eq!(here.names("a").await, ["inner"]);
+    assert_eq!(here.names("a/inner").await, ["file"]);
+    let a = here.ino("a").await.unwrap();
+    let removed = here.rmdir(a, "inner").await;
+    assert!(matches!(removed, Err(FsError::NotEmpty)), "{removed:?}");
+}
+
+/// The store's listing still has the row of a file that was removed here, and shows a directory by it.
+#[tokio::test]
+async fn a_directory_that_only_an_old_row_shows_is_made_anew() {
+    let store = MemoryStore::default();
+    let here = mount(&store);
+    let directory = here.mkdir(ROOT, "d", OWNER).await.unwrap().ino;
+    here.put("d/file", b"old").await.unwrap();
+    here.unlink(directory, "file").await.unwrap();
+    here.rmdir(ROOT, "d").await.unwrap();
+    store.write("d/file", "text/plain", b"old");
+    assert!(matches!(here.ino("d").await, Err(FsError::NotFound)));
+    here.mkdir(ROOT, "d", OWNER).await.unwrap();
+    assert!(store.head("d").await.is_ok());
+    // Another name below it is no old row.
+    here.rmdir(ROOT, "d").await.unwrap();
+    store.write("d/other", "text/plain", b"new");
+    assert!(here.ino("d").await.is_ok());
+}
