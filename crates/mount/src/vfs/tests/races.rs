@@ -333,7 +333,7 @@ async fn a_file_that_grows_before_a_directory_s_rename_copies_it_is_whole_under_
     assert_eq!(store.whole("e/f").unwrap(), FILE);
 }
 
-/// What was removed is not shown for a while, as listings may be out of date; what is moved there is.
+/// Removed names are not shown for a while, as listings may be out of date; names that are moved there are.
 #[tokio::test]
 async fn a_directory_moved_to_where_one_was_removed_shows_names_that_are_not_known_here() {
     let store = MemoryStore::default();
