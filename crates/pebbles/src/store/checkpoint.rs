@@ -490,13 +490,14 @@ fn check(file: &Arc<dyn MediumFile>) -> Result<Found, ParseError> {
 }
 
 impl Found {
-    /// Fills the index.
+    /// Fills the index. An error where the file does not give again what it gave when it was looked at: the
+    /// log is read from behind all of that.
     pub(crate) fn load(&self, index: &Index, volumes: &Volumes) -> Result<(), ParseError> {
         let mut current = self.positions.iter().map(|of| current_slots(of, volumes));
         let mut of_now = current.next().unwrap_or_default();
         let mut loading: Option<(u32, Loaded)> = None;
         let mut changed = Changed::default();
-        parse::walk(&*self.file, self.written.bytes, |chunk| match chunk {
+        let walked = parse::walk(&*self.file, self.written.bytes, |chunk| match chunk {
             Chunk::Objects(rows) => {
                 if let Some((other, loaded)) = loading.take_if(|(of, _)| *of != rows.group) {
                     index.load(other, loaded);
@@ -522,7 +523,10 @@ impl Found {
             }
         })?;
         changed.apply(index);
-        Ok(())
+        match walked.all == self.written.bytes {
+            true => Ok(()),
+            false => Err(ParseError::Short),
+        }
     }
 }
 

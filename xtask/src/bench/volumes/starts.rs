@@ -24,6 +24,28 @@ pub(super) struct Start {
     first_get_seconds: f64,
     /// Until all devices have their objects, and all reads were answered.
     pub(super) served_seconds: f64,
+    /// By the log: of each device, what was read behind its checkpoint, and milliseconds.
+    opened: Vec<Opened>,
+}
+
+#[derive(Serialize)]
+struct Opened {
+    replayed: u64,
+    milliseconds: u64,
+}
+
+impl Opened {
+    fn of(line: &str) -> Opened {
+        let field = |name: &str| {
+            let mut words = line.split_whitespace();
+            let value = words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.and_then(|value| value.parse().ok()).unwrap_or(0)
+        };
+        Opened {
+            replayed: field("replayed"),
+            milliseconds: field("milliseconds"),
+        }
+    }
 }
 
 impl Part {
@@ -51,11 +73,21 @@ impl Part {
             listening_seconds,
             first_get_seconds: first_get_seconds.unwrap_or(0.0),
             served_seconds: begun.elapsed().as_secs_f64(),
+            opened: {
+                let lines = self.process()?.log_lines("volumes opened");
+                lines.iter().map(|line| Opened::of(line)).collect()
+            },
         };
         println!(
             "start, {how}: listens after {:.2} s, first GET after {:.2} s, all devices after {:.2} s",
             start.listening_seconds, start.first_get_seconds, start.served_seconds
         );
+        for opened in &start.opened {
+            println!(
+                "    a device: {} records replayed, {} ms",
+                opened.replayed, opened.milliseconds
+            );
+        }
         Ok(start)
     }
 }

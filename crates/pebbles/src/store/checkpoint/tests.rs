@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::index::Grouping;
+use crate::medium::Folder;
+use crate::object::Rules;
 use crate::place::Place;
 
 fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
@@ -85,5 +88,56 @@ fn volumes_round_trip() {
     assert_eq!(
         parse_chunk(Chunk::VOLUMES, &payload),
         Some(Chunk::Volumes(vec![volume]))
+    );
+}
+
+/// The bytes of a checkpoint of nothing, with changes of nothing, and where these begin.
+fn with_changes() -> (Vec<u8>, usize) {
+    let mut seal = Seal {
+        generation: 1,
+        since: None,
+    };
+    let chunk = |seal: Seal, kind: u32, payload: &[u8]| {
+        let crc = u64::from(seal.crc(kind, payload));
+        let head = [kind.to_le_bytes(), (payload.len() as u32).to_le_bytes()].concat();
+        [&head, &crc.to_le_bytes()[..], payload].concat()
+    };
+    let mut bytes = [MAGIC, VERSION, seal.generation]
+        .map(u64::to_le_bytes)
+        .concat();
+    bytes.extend(u64::from(crc32fast::hash(&bytes)).to_le_bytes());
+    bytes.extend(chunk(seal, Chunk::END, &7u64.to_le_bytes()));
+    let whole = bytes.len();
+    bytes.extend(chunk(seal, Chunk::SINCE, &7u64.to_le_bytes()));
+    seal.since = Some(7);
+    bytes.extend(chunk(seal, Chunk::CHANGES, &[]));
+    bytes.extend(chunk(seal, Chunk::END, &9u64.to_le_bytes()));
+    (bytes, whole)
+}
+
+/// The log is read from behind the changes that were seen: an index without them would lack what they say.
+#[test]
+fn changes_that_are_seen_and_cannot_be_loaded_are_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let medium = Arc::new(Folder::open(&root.path().join("store"), true).unwrap());
+    medium.lock([1, 2]).unwrap();
+    let path = root.path().join("store/checkpoint-1");
+    let (bytes, whole) = with_changes();
+    std::fs::write(&path, &bytes).unwrap();
+    let found = newest(&*medium).unwrap();
+    assert_eq!(found.position.next_sequence, 9);
+    let index = Index::new(Rules::default(), Grouping::ByHash);
+    let volumes = Volumes::new(medium, 1 << 20, Box::new(|| 1), Box::new(|_| 0));
+    assert!(found.load(&index, &volumes).is_ok());
+    let mut damaged = bytes;
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    let loaded = found.load(&index, &volumes);
+    assert!(loaded.is_err());
+    // Looked at again it has what is in front of them.
+    let found = newest(&*volumes.medium()).unwrap();
+    assert_eq!(
+        (found.position.next_sequence, found.written.bytes),
+        (7, whole as u64)
     );
 }
