@@ -76,11 +76,8 @@ pub(crate) fn recover(
             source: std::io::Error::other(error),
         })?;
     }
-    // Changes of the checkpoint are those that a replay makes; without one all is new.
-    match found {
-        Some(_) => drop(index.take_changed()),
-        None => index.forget_changes(),
-    }
+    // The checkpoint says these; a replay makes the first that it does not.
+    drop(index.take_changed());
     report.loaded = index.size().objects;
     let mut replay = Replay {
         index,

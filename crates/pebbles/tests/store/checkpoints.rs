@@ -46,6 +46,8 @@ fn changes_are_added_and_nothing_is_replayed() {
     let (store, report) = setup.try_open().unwrap();
     assert_eq!((report.replayed, setup.files("checkpoint").len()), (0, 1));
     assert!(has_all(&store) && has(&store, 300, 11, 100));
+    // The last changes of it are all that it has.
+    assert_eq!(store.index().get(PARTITION, hash(300)).len(), 1);
 }
 
 /// The log is read instead, and the next ones take their place.

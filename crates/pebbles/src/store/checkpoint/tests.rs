@@ -92,7 +92,7 @@ fn volumes_round_trip() {
 }
 
 /// The bytes of a checkpoint of nothing, with changes of nothing, and where these begin.
-fn with_changes() -> (Vec<u8>, usize) {
+fn with_changes(since: u64) -> (Vec<u8>, usize) {
     let mut seal = Seal {
         generation: 1,
         since: None,
@@ -108,11 +108,27 @@ fn with_changes() -> (Vec<u8>, usize) {
     bytes.extend(u64::from(crc32fast::hash(&bytes)).to_le_bytes());
     bytes.extend(chunk(seal, Chunk::END, &7u64.to_le_bytes()));
     let whole = bytes.len();
-    bytes.extend(chunk(seal, Chunk::SINCE, &7u64.to_le_bytes()));
-    seal.since = Some(7);
+    bytes.extend(chunk(seal, Chunk::SINCE, &since.to_le_bytes()));
+    seal.since = Some(since);
     bytes.extend(chunk(seal, Chunk::CHANGES, &[]));
     bytes.extend(chunk(seal, Chunk::END, &9u64.to_le_bytes()));
     (bytes, whole)
+}
+
+/// The end of longer ones that were cut short in the same place is not theirs: what these do not say is in the
+/// log from in front of it.
+#[test]
+fn changes_have_an_end_of_their_own() {
+    let root = tempfile::tempdir().unwrap();
+    let medium = Folder::open(&root.path().join("store"), true).unwrap();
+    medium.lock([1, 2]).unwrap();
+    let (own, whole) = with_changes(7);
+    let (other, _) = with_changes(8);
+    let end = own.len() - FRAME - 8;
+    let bytes = [&own[..end], &other[end..]].concat();
+    std::fs::write(root.path().join("store/checkpoint-1"), bytes).unwrap();
+    let found = newest(&medium).unwrap();
+    assert_eq!(found.written.bytes, whole as u64);
 }
 
 /// The log is read from behind the changes that were seen: an index without them would lack what they say.
@@ -122,7 +138,7 @@ fn changes_that_are_seen_and_cannot_be_loaded_are_an_error() {
     let medium = Arc::new(Folder::open(&root.path().join("store"), true).unwrap());
     medium.lock([1, 2]).unwrap();
     let path = root.path().join("store/checkpoint-1");
-    let (bytes, whole) = with_changes();
+    let (bytes, whole) = with_changes(7);
     std::fs::write(&path, &bytes).unwrap();
     let found = newest(&*medium).unwrap();
     assert_eq!(found.position.next_sequence, 9);
