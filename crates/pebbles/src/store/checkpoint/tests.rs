@@ -151,7 +151,7 @@ fn changes_that_are_seen_and_cannot_be_loaded_are_an_error() {
     let loaded = found.load(&index, &volumes);
     assert!(loaded.is_err());
     // Looked at again it has what is in front of them.
-    let found = newest(&*volumes.medium()).unwrap();
+    let found = newest(volumes.medium()).unwrap();
     assert_eq!(
         (found.position.next_sequence, found.written.bytes),
         (7, whole as u64)
