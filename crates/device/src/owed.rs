@@ -7,7 +7,8 @@
 //! maintains the log takes it ([`Ledger::take_failed`]), keeps its row for later, and settles it.
 //!
 //! [`Ledger::mark`] is the number below which nothing is owed; the log writes it down with each batch,
-//! and owes, when it is opened again, the rows of all records from there on.
+//! and owes, when it is opened again, the rows of all records from there on. What it need not read again
+//! then it writes down too ([`Ledger::owed_below`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ struct Batch {
     first: u64,
     /// The number behind the last record.
     end: u64,
+    /// In the order of their numbers, and whether each is settled.
+    rows: Vec<(Owed, bool)>,
     left: usize,
 }
 
@@ -82,14 +85,30 @@ impl Ledger {
     /// of all batches before. The debts come in the rows' order.
     pub fn owe(self: &Arc<Self>, first: u64, end: u64, rows: &[Owed]) -> Vec<Debt> {
         if !rows.is_empty() {
-            let left = rows.len();
-            self.0.lock().batches.push_back(Batch { first, end, left });
+            let batch = Batch {
+                first,
+                end,
+                rows: rows.iter().map(|owed| (*owed, false)).collect(),
+                left: rows.len(),
+            };
+            self.0.lock().batches.push_back(batch);
         }
         let debt = |owed: &Owed| Debt {
             ledger: self.clone(),
             owed: Some(*owed),
         };
         rows.iter().map(debt).collect()
+    }
+
+    /// The rows owed of records with lower numbers, in their order.
+    pub fn owed_below(&self, number: u64) -> Vec<Owed> {
+        let state = self.0.lock();
+        let batches = state.batches.iter();
+        let rows = batches
+            .take_while(|batch| batch.first < number)
+            .flat_map(|batch| &batch.rows);
+        let left = rows.filter(|(owed, is_settled)| !is_settled && owed.number < number);
+        left.map(|(owed, _)| *owed).collect()
     }
 
     /// Takes rows that nobody has any more, at most so many.
@@ -109,6 +128,12 @@ impl Ledger {
         let batches = &mut state.batches;
         let at = batches.partition_point(|batch| batch.end <= owed.number);
         if let Some(batch) = batches.get_mut(at) {
+            let of_row = batch
+                .rows
+                .binary_search_by_key(&owed.number, |(owed, _)| owed.number);
+            if let Ok(at) = of_row {
+                batch.rows[at].1 = true;
+            }
             batch.left = batch.left.saturating_sub(1);
         }
         while batches.front().is_some_and(|batch| batch.left == 0) {
@@ -140,6 +165,14 @@ mod tests {
         let second = ledger.owe(20, 22, &[owed(21)]);
         assert_eq!(ledger.mark(), Some(10));
         first.pop().unwrap().settle();
+        let below = |number| -> Vec<u64> {
+            let owed = ledger.owed_below(number);
+            owed.iter().map(|owed| owed.number).collect()
+        };
+        assert_eq!(
+            (below(10), below(21), below(22)),
+            (vec![], vec![10], vec![10, 21])
+        );
         second.into_iter().for_each(Debt::settle);
         assert_eq!(ledger.mark(), Some(10), "one of the first batch is owed");
         first.pop().unwrap().settle();

@@ -103,10 +103,7 @@ impl Upkeep {
         }
         let now = self.now();
         let is_waiting = self.checkpoint_failed.is_some_and(|f| now < f.until);
-        if (self.checkpoint.is_some() || self.is_checkpoint_due())
-            && !is_waiting
-            && !self.waits_for_rows()
-        {
+        if (self.checkpoint.is_some() || self.is_checkpoint_due()) && !is_waiting {
             match self.checkpoint() {
                 Ok(true) => return Ok(Some(Task::Checkpoint)),
                 Ok(false) => {}
@@ -185,11 +182,6 @@ impl Upkeep {
         let since = self.store.log().appended.saturating_sub(written.appended);
         let are_changes = written.takes_changes() && !self.store.index.has_forgotten_changes();
         are_changes || written.generation == 0 || since >= 2 * written.whole_bytes
-    }
-
-    /// Whether a checkpoint is done but for rows that are owed.
-    pub fn waits_for_rows(&self) -> bool {
-        self.checkpoint.as_ref().is_some_and(Writer::waits_for_rows)
     }
 
     /// Goes on with a checkpoint, or begins one; false when it has been completed.

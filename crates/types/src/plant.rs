@@ -84,7 +84,7 @@ pub enum Plant {
     OwedForgotten,
     /// A batch says that no rows of the records before it are owed, whether they are or not.
     OwedTooFar,
-    /// A checkpoint is completed while rows are owed of what it covers.
+    /// A checkpoint does not say which rows are owed of what it covers.
     CheckpointUnsettled,
     /// Compaction puts an object back that was written anew meanwhile.
     CompactionOverwrites,

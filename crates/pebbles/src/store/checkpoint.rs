@@ -15,28 +15,26 @@
 //! record is in the log once more, where it was moved to, or it went, and must end nothing that was
 //! written since.
 
-use std::cmp::Reverse;
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
+use cairn_disk::owed::Owed;
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, Timestamp};
 
 use crate::format::{Class, FIRST_BATCH};
-use crate::index::{Index, Loaded, order_of};
-use crate::medium::{Medium, MediumFile};
+use crate::medium::MediumFile;
 use crate::object::{Entry, EntryKind, is_simple};
 use crate::place::PLACE_BITS;
 use crate::store::Store;
-use crate::volume::{Volume, Volumes, Written as VolumeWritten};
+use crate::volume::{Volume, Written as VolumeWritten};
 
+mod load;
 mod parse;
+pub(crate) use load::newest;
+use parse::Chunk;
 #[cfg(any(test, fuzzing))]
 pub use parse::fuzzing;
-#[cfg(test)]
-use parse::parse_chunk;
-use parse::{Changes, Chunk, ParseError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CAIRNCKP");
 /// Objects are in the groups of the index. In the first version they were in partitions, which is taken too.
@@ -46,16 +44,15 @@ const FRAME: usize = 16;
 /// Entries of a chunk.
 const CHUNK_ENTRIES: usize = 8192;
 pub(crate) const CHUNK_MAX: usize = CHUNK_ENTRIES * LISTED + 4;
-/// Rows of changes from which on they are put into the index.
-const TOGETHER: usize = 1 << 18;
 /// Bytes of a step, as a part of those of the log from one checkpoint to the next.
 const STEPS_OF_LOG: u64 = 32;
 /// Bytes of an entry by itself, of one of many, and of a volume.
 const SIMPLE: usize = 32;
 const LISTED: usize = 56;
 const VOLUME: usize = 64;
-/// Bytes of a changed object's entry.
+/// Bytes of a changed object's entry, and of a row that is owed.
 const CHANGED: usize = 4 + LISTED;
+const OWED: usize = 48;
 
 /// A volume as a checkpoint knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,14 +239,6 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Whether it is whole but for its end, which is written when no row is owed of what it covers: after
-    /// a crash these are looked for behind it.
-    pub fn waits_for_rows(&self) -> bool {
-        let owed = self.store.ledger.mark();
-        let is_behind = owed.is_some_and(|mark| mark < self.position.next_sequence);
-        self.groups.as_slice().is_empty() && is_behind && !Plant::CheckpointUnsettled.is_on()
-    }
-
     /// Gives it up. Another one is all of the index.
     fn discard(&self) {
         self.store.index.forget_changes();
@@ -282,7 +271,7 @@ impl Writer {
         {
             self.add_group(group)?;
         }
-        if had_groups || self.waits_for_rows() {
+        if had_groups {
             return Ok(false);
         }
         if Plant::CheckpointAhead.is_on() {
@@ -296,6 +285,7 @@ impl Writer {
             }
             self.add(Chunk::VOLUMES, &payload)?;
         }
+        self.add_owed(position.next_sequence)?;
         self.add(Chunk::END, &position.next_sequence.to_le_bytes())?;
         self.flush()?;
         self.file.sync()?;
@@ -333,6 +323,20 @@ impl Writer {
             }
         }
         self.add(Chunk::CHANGES, &payload)
+    }
+
+    /// Adds the rows that are owed of records below a number: after a crash their records are not looked at.
+    fn add_owed(&mut self, below: u64) -> io::Result<()> {
+        let owed = self.store.ledger.owed_below(below);
+        for owed in owed.chunks(CHUNK_ENTRIES) {
+            if Plant::CheckpointUnsettled.is_on() {
+                break;
+            }
+            let mut payload = Vec::with_capacity(owed.len() * OWED);
+            owed.iter().for_each(|row| write_owed(row, &mut payload));
+            self.add(Chunk::OWED, &payload)?;
+        }
+        Ok(())
     }
 
     fn add_group(&mut self, group: u32) -> io::Result<()> {
@@ -421,6 +425,15 @@ fn write_listed(hash: ObjectHash, entry: &Entry, to: &mut Vec<u8>) {
     to.extend([0; 4]);
 }
 
+fn write_owed(owed: &Owed, to: &mut Vec<u8>) {
+    to.extend(owed.number.to_le_bytes());
+    to.extend(owed.hash.0);
+    to.extend(owed.timestamp.ticks().to_le_bytes());
+    to.extend(owed.timestamp.offset().to_le_bytes());
+    to.extend(owed.partition.to_le_bytes());
+    to.extend([0; 4]);
+}
+
 fn write_volume(volume: &VolumeState, to: &mut Vec<u8>) {
     let class: u64 = match volume.class {
         None => 0,
@@ -439,154 +452,6 @@ fn write_volume(volume: &VolumeState, to: &mut Vec<u8>) {
         class,
     ];
     to.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
-}
-
-/// A checkpoint that was found whole.
-pub(crate) struct Found {
-    file: Arc<dyn MediumFile>,
-    pub(crate) written: Written,
-    /// Those of the whole, and of each of the changes that were added.
-    positions: Vec<Position>,
-    /// The last one.
-    pub(crate) position: Position,
-}
-
-/// The newest checkpoint that is whole. The other one is read only where that one is not.
-pub(crate) fn newest(medium: &dyn Medium) -> Option<Found> {
-    let files = [0, 1].map(|generation| medium.open(&file_name(generation)).ok());
-    let mut files: Vec<_> = files.into_iter().flatten().collect();
-    files.sort_by_key(|file| Reverse(parse::generation_of(&**file).unwrap_or(0)));
-    files.iter().find_map(|file| match check(file) {
-        Ok(found) => Some(found),
-        Err(error) => {
-            tracing::info!(%error, "a checkpoint is not whole");
-            None
-        }
-    })
-}
-
-fn check(file: &Arc<dyn MediumFile>) -> Result<Found, ParseError> {
-    let mut positions = Vec::new();
-    let mut volumes = Vec::new();
-    let walked = parse::walk(&**file, u64::MAX, |chunk| match chunk {
-        Chunk::Volumes(some) => volumes.extend(some),
-        Chunk::End { next_sequence } => positions.push(Position {
-            next_sequence,
-            volumes: std::mem::take(&mut volumes),
-        }),
-        Chunk::Objects(_) | Chunk::Since(_) | Chunk::Changes(_) => {}
-    })?;
-    Ok(Found {
-        file: file.clone(),
-        written: Written {
-            generation: walked.generation,
-            whole_bytes: walked.whole,
-            bytes: walked.all,
-            appended: 0,
-        },
-        position: positions.last().cloned().ok_or(ParseError::Short)?,
-        positions,
-    })
-}
-
-impl Found {
-    /// Fills the index. An error where the file does not give again what it gave when it was looked at: the
-    /// log is read from behind all of that.
-    pub(crate) fn load(&self, index: &Index, volumes: &Volumes) -> Result<(), ParseError> {
-        let mut current = self.positions.iter().map(|of| current_slots(of, volumes));
-        let mut of_now = current.next().unwrap_or_default();
-        let mut loading: Option<(u32, Loaded)> = None;
-        let mut changed = Changed::default();
-        let walked = parse::walk(&*self.file, self.written.bytes, |chunk| match chunk {
-            Chunk::Objects(rows) => {
-                if let Some((other, loaded)) = loading.take_if(|(of, _)| *of != rows.group) {
-                    index.load(other, loaded);
-                }
-                let (_, loaded) = loading.get_or_insert_with(|| (rows.group, Loaded::default()));
-                let is_current = |(_, entry): &(_, Entry)| of_now.contains(&entry.place.slot);
-                for (hash, entry) in rows.entries().filter(is_current) {
-                    match rows.is_simple {
-                        true => loaded.single.push((hash, entry)),
-                        false => loaded.add_to_list(hash, entry),
-                    }
-                }
-            }
-            Chunk::Since(_) => {
-                of_now = current.next().unwrap_or_default();
-                changed.begin(index);
-            }
-            Chunk::Changes(changes) => changed.add(changes, &of_now),
-            Chunk::Volumes(_) | Chunk::End { .. } => {
-                if let Some((group, loaded)) = loading.take() {
-                    index.load(group, loaded);
-                }
-            }
-        })?;
-        changed.apply(index);
-        match walked.all == self.written.bytes {
-            true => Ok(()),
-            false => Err(ParseError::Short),
-        }
-    }
-}
-
-/// Slots whose volumes are still the ones that entries were in.
-fn current_slots(position: &Position, volumes: &Volumes) -> BTreeSet<u16> {
-    let epoch = |slot| volumes.get(slot).map(|volume| volume.epoch);
-    let known = position.volumes.iter();
-    let current = known.filter(|known| epoch(known.slot) == Some(known.epoch));
-    current.map(|known| known.slot).collect()
-}
-
-/// Changes that are put into the index together, in its order: one by one each would look for its place in
-/// memory that no cache has.
-#[derive(Default)]
-struct Changed {
-    rows: Vec<ChangedRow>,
-    /// Number of the changes that rows are of.
-    of: u32,
-}
-
-struct ChangedRow {
-    group: u32,
-    hash: ObjectHash,
-    of: u32,
-    /// `None`: there is none, or not any more.
-    entry: Option<Entry>,
-}
-
-impl Changed {
-    /// Begins the next changes.
-    fn begin(&mut self, index: &Index) {
-        if self.rows.len() >= TOGETHER {
-            self.apply(index);
-        }
-        self.of += 1;
-    }
-
-    fn add(&mut self, changes: Changes<'_>, current: &BTreeSet<u16>) {
-        let is_current = |entry: &Entry| current.contains(&entry.place.slot);
-        let rows = changes.rows().map(|(group, hash, entry)| ChangedRow {
-            group,
-            hash,
-            of: self.of,
-            entry: entry.filter(is_current),
-        });
-        self.rows.extend(rows);
-    }
-
-    /// Objects have what the last changes say that they have, and nothing from before.
-    fn apply(&mut self, index: &Index) {
-        let mut rows = std::mem::take(&mut self.rows);
-        // Stable: of an object, those of the last changes come last.
-        rows.sort_by_key(|row| (row.group, order_of(row.hash)));
-        for rows in rows.chunk_by(|a, b| (a.group, a.hash) == (b.group, b.hash)) {
-            let Some(last) = rows.last() else { continue };
-            let latest = rows.iter().filter(|row| row.of == last.of);
-            let entries: Vec<Entry> = latest.filter_map(|row| row.entry).collect();
-            index.update(last.group, last.hash, |of_object| *of_object = entries);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ pub(crate) fn recover(
     if let Some(found) = &found {
         position = found.position.clone();
         written = found.written;
+        report.owed.clone_from(&found.owed);
     }
     find_volumes(volumes, &position, is_read_only, &mut report)?;
     if !is_read_only {

@@ -1,5 +1,7 @@
 //! Checkpoints, and the changes that are added to them.
 
+use cairn_disk::owed::{Debt, Owed};
+
 use super::*;
 
 /// Objects of before the checkpoint, and of since.
@@ -106,4 +108,79 @@ fn after_a_failure_the_next_one_is_whole() {
     let (store, report) = setup.try_open().unwrap();
     assert_eq!(report.replayed, 0);
     assert!(has_all(&store) && has(&store, 302, 10, 100));
+}
+
+/// Writes an object that owes a row.
+fn put_owing(store: &Store, number: u64, seconds: u64) -> Debt {
+    let mut record = record(number, Kind::Data, seconds, body(number, seconds, 10));
+    record.owes_row = true;
+    let ended = store.commit_owing(Class::Fresh, vec![Change::Write(record)]);
+    ended.into_iter().next().unwrap().1.unwrap()
+}
+
+fn numbers_of(owed: &[Owed]) -> Vec<u64> {
+    let number = |of: &Owed| (0..9).find(|number| hash(*number) == of.hash);
+    owed.iter().filter_map(number).collect()
+}
+
+/// A checkpoint does not wait for rows: it says which are owed, and a start finds these and the ones behind it.
+#[test]
+fn rows_that_are_owed_are_in_a_checkpoint() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 100..300, 10);
+    let mut upkeep = Upkeep::new(store.clone());
+    // The first is of all, the next add what changed.
+    let (first, second) = (put_owing(&store, 1, 10), put_owing(&store, 2, 10));
+    checkpoint(&mut upkeep);
+    let third = put_owing(&store, 3, 10);
+    second.settle();
+    checkpoint(&mut upkeep);
+    let behind = put_owing(&store, 4, 10);
+    let rows = store.index().get(PARTITION, hash(1));
+    drop((store, upkeep, first, third, behind));
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!(report.replayed, 1);
+    assert_eq!(numbers_of(&report.owed), [1, 3, 4]);
+    assert_eq!(report.owed[0].timestamp, rows[0].timestamp);
+    assert_eq!(report.owed[0].partition, PARTITION);
+
+    // Nobody took them: they are owed still, and said again.
+    let mut upkeep = Upkeep::new(store.clone());
+    checkpoint(&mut upkeep);
+    drop((store, upkeep));
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!((report.replayed, report.owed.len()), (0, 3));
+
+    // Where the last changes are damaged, what those before said counts.
+    let mut upkeep = Upkeep::new(store.clone());
+    for (_, debt) in store.take_failed_rows(9) {
+        debt.settle();
+    }
+    put(&store, 5, 10, 10);
+    checkpoint(&mut upkeep);
+    assert_eq!(setup.files("checkpoint").len(), 1);
+    drop((store, upkeep));
+    setup.change("checkpoint-1", |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let (store, report) = setup.try_open().unwrap();
+    assert_eq!((report.replayed, report.owed.len()), (1, 0));
+    drop(store);
+}
+
+/// A row that is settled before the checkpoint ends is not in it, one of since its beginning is behind it.
+#[test]
+fn rows_are_those_owed_when_a_checkpoint_ends() {
+    let mut setup = Setup::new();
+    setup.checkpoint_bytes = 1;
+    let store = setup.open();
+    let before = put_owing(&store, 1, 10);
+    let left = put_owing(&store, 2, 10);
+    let mut upkeep = Upkeep::new(store.clone());
+    assert!(upkeep.checkpoint().unwrap(), "not in one step");
+    before.settle();
+    let since = put_owing(&store, 3, 10);
+    checkpoint(&mut upkeep);
+    drop((store, upkeep, left, since));
+    let (_, report) = setup.try_open().unwrap();
+    assert_eq!((report.replayed, numbers_of(&report.owed)), (1, vec![2, 3]));
 }

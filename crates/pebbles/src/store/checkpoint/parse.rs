@@ -1,12 +1,13 @@
 //! Reading a checkpoint: chunk by chunk, each checked before anything of it is believed.
 
+use cairn_disk::owed::Owed;
 use cairn_types::timestamp::MAX_TICKS;
 use cairn_types::{ObjectHash, Timestamp};
 use thiserror::Error;
 
 use super::{
-    CHANGED, CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, SIMPLE, Seal, TOMBSTONE,
-    VERSION, VOLUME, VolumeState,
+    CHANGED, CHUNK_MAX, EXTERNAL, FRAME, HEADER, LASTING, LISTED, MAGIC, OWED, SIMPLE, Seal,
+    TOMBSTONE, VERSION, VOLUME, VolumeState,
 };
 use crate::format::Class;
 use crate::medium::MediumFile;
@@ -36,6 +37,8 @@ pub(crate) enum Chunk<'a> {
     Since(u64),
     Changes(Changes<'a>),
     Volumes(Vec<VolumeState>),
+    /// Rows that are owed of what is in front, in the order of their numbers.
+    Owed(Vec<Owed>),
     End {
         next_sequence: u64,
     },
@@ -114,6 +117,7 @@ impl Chunk<'_> {
     pub(super) const END: u32 = 4;
     pub(super) const SINCE: u32 = 5;
     pub(super) const CHANGES: u32 = 6;
+    pub(super) const OWED: u32 = 7;
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -235,6 +239,7 @@ pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk<'_>> {
         Chunk::LISTED => LISTED,
         Chunk::VOLUMES => VOLUME,
         Chunk::CHANGES => CHANGED,
+        Chunk::OWED => OWED,
         Chunk::END if payload.len() == 8 => {
             let next_sequence = u64_at(payload, 0)?;
             return Some(Chunk::End { next_sequence });
@@ -249,6 +254,10 @@ pub(crate) fn parse_chunk(kind: u32, payload: &[u8]) -> Option<Chunk<'_>> {
         Chunk::VOLUMES => {
             let volumes = rest.chunks(size).map(volume);
             Some(Chunk::Volumes(volumes.collect::<Option<_>>()?))
+        }
+        Chunk::OWED => {
+            let rows = rest.chunks(size).map(owed);
+            Some(Chunk::Owed(rows.collect::<Option<_>>()?))
         }
         Chunk::CHANGES => Changes::checked(rest).map(Chunk::Changes),
         _ => Rows::checked(group, kind == Chunk::SIMPLE, rest).map(Chunk::Objects),
@@ -305,6 +314,15 @@ fn listed(row: &[u8]) -> Option<(ObjectHash, Entry)> {
         ..entry
     };
     Some((hash, entry))
+}
+
+fn owed(row: &[u8]) -> Option<Owed> {
+    Some(Owed {
+        number: u64_at(row, 0)?,
+        hash: hash(row.get(8..)?)?,
+        timestamp: ticks(row, 24)?.with_offset(u64_at(row, 32)?),
+        partition: u32_at(row, 40)?,
+    })
 }
 
 fn volume(row: &[u8]) -> Option<VolumeState> {

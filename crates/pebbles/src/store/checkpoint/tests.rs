@@ -2,11 +2,13 @@
 
 use proptest::prelude::*;
 
+use super::parse::parse_chunk;
 use super::*;
-use crate::index::Grouping;
+use crate::index::{Grouping, Index};
 use crate::medium::Folder;
 use crate::object::Rules;
 use crate::place::Place;
+use crate::volume::Volumes;
 
 fn any_entry() -> impl Strategy<Value = (ObjectHash, Entry)> {
     (
@@ -63,10 +65,28 @@ proptest! {
     #[test]
     fn noise_never_panics(noise in proptest::collection::vec(any::<u8>(), 0..300)) {
         fuzzing::chunk(&noise);
-        for kind in 0..6 {
+        for kind in 0..9 {
             let _ = parse_chunk(kind, &noise);
         }
     }
+}
+
+#[test]
+fn owed_rows_round_trip() {
+    let owed = Owed {
+        number: 1 << 40,
+        partition: 77,
+        hash: ObjectHash([3; 16]),
+        timestamp: Timestamp::from_secs(9).with_offset(4),
+    };
+    let mut payload = Vec::new();
+    write_owed(&owed, &mut payload);
+    write_owed(&owed, &mut payload);
+    assert_eq!(
+        parse_chunk(Chunk::OWED, &payload),
+        Some(Chunk::Owed(vec![owed, owed]))
+    );
+    assert_eq!(parse_chunk(Chunk::OWED, &payload[1..]), None);
 }
 
 #[test]
