@@ -262,8 +262,8 @@ impl Writer {
     }
 
     fn try_step(&mut self) -> io::Result<bool> {
-        // A step waits for a thread of the device: one for each group took ten seconds beside writes, in which
-        // the log grew by what a start reads then.
+        // Beside clients a step waits for a thread of the device and for its share, up to 0.2 s. Meanwhile the
+        // log grows by what a start reads.
         let most = self.store.config.checkpoint_bytes / STEPS_OF_LOG;
         let (from, had_groups) = (self.added(), !self.groups.as_slice().is_empty());
         while self.added() - from < most.max(1)

@@ -20,7 +20,7 @@ use crate::store::heads::{find_volumes, mend_heads};
 use crate::store::{Config, Log, entry_of};
 use crate::volume::{Aligned, Volume, Volumes};
 
-/// Records that owe rows are sifted when there are so many.
+/// Records that owe rows are sifted when there are so many, and again when twice as many are there as were left.
 const OWED_KEPT: usize = 1 << 16;
 
 /// The account of an opening.
@@ -88,6 +88,7 @@ pub(crate) fn recover(
         next_sequence: position.next_sequence,
         replayed_bytes: 0,
         owed_from: 0,
+        sifted_at: OWED_KEPT,
         last: [None, None],
     };
     replay.run(volumes, &position)?;
@@ -116,6 +117,8 @@ struct Replay<'a> {
     replayed_bytes: u64,
     /// The last batch's word on what rows are owed.
     owed_from: u64,
+    /// The number of rows owed that are sifted next.
+    sifted_at: usize,
     /// The volume with the latest batch of each class, and the number behind that.
     last: [Option<(u64, Arc<Volume>)>; 2],
 }
@@ -232,8 +235,9 @@ impl Replay<'_> {
             return;
         }
         let owed = &mut self.report.owed;
-        if owed.len() >= OWED_KEPT {
+        if owed.len() >= self.sifted_at {
             owed.retain(|owed| owed.number >= self.owed_from);
+            self.sifted_at = OWED_KEPT.max(2 * owed.len());
         }
         owed.push(Owed {
             number,

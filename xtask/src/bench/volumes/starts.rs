@@ -73,10 +73,7 @@ impl Part {
             listening_seconds,
             first_get_seconds: first_get_seconds.unwrap_or(0.0),
             served_seconds: begun.elapsed().as_secs_f64(),
-            opened: {
-                let lines = self.process()?.log_lines("volumes opened");
-                lines.iter().map(|line| Opened::of(line)).collect()
-            },
+            opened: self.opened()?,
         };
         println!(
             "start, {how}: listens after {:.2} s, first GET after {:.2} s, all devices after {:.2} s",
@@ -89,5 +86,15 @@ impl Part {
             );
         }
         Ok(start)
+    }
+
+    /// What the log says of the last opening of each device.
+    fn opened(&self) -> Result<Vec<Opened>> {
+        let lines = self.process()?.log_lines("volumes opened");
+        let before = lines.len().saturating_sub(self.store.devices()?.len());
+        Ok(lines[before..]
+            .iter()
+            .map(|line| Opened::of(line))
+            .collect())
     }
 }
