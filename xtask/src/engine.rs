@@ -29,7 +29,7 @@ impl EngineName {
         match engine {
             // The defaults differ by the type of a policy.
             None | Some(EngineName::Files) => text.to_owned(),
-            Some(EngineName::Pebbles) => with_module(text, "egg:cairn#unsafe_pebbles"),
+            Some(EngineName::Pebbles) => with_module(text, "egg:cairn#pebbles"),
         }
     }
 }

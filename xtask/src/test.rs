@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::conformance::Functional;
+use crate::engine::EngineName;
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
     lab_drivers, lab_live, mixed, mount, security, sim, tidy,
@@ -131,6 +132,12 @@ impl TestOutput {
 
 fn against_the_store(report: &mut Report, options: &Options) {
     report.check("functional tests", || functional(&Functional::default()));
+    report.check("functional tests, objects in volumes", || {
+        functional(&Functional {
+            engine: Some(EngineName::Pebbles),
+            ..Functional::default()
+        })
+    });
     report.check("functional tests, a process per role", || {
         functional(&Functional {
             split: true,
@@ -167,20 +174,23 @@ fn against_the_store(report: &mut Report, options: &Options) {
             Err(error) => report.check(name, || Err(error)),
         }
     }
-    let crash = |rounds, device_gone| {
+    let crash = |rounds, device_gone, engine| {
         crash::run(&crash::Options {
             rounds,
             seed: 1,
             device_gone,
             part_power: false,
-            engine: None,
+            engine,
             keep: false,
         })
     };
     report.check("killed and found whole", || {
-        crash(options.crash_rounds, false)
+        crash(options.crash_rounds, false, None)
     });
-    report.check("one device gone", || crash(0, true));
+    report.check("killed and found whole, objects in volumes", || {
+        crash(options.crash_rounds, false, Some(EngineName::Pebbles))
+    });
+    report.check("one device gone", || crash(0, true, None));
     report.check(
         "nodes of OpenStack Swift and of Cairn in one cluster",
         || {

@@ -161,8 +161,8 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
     pub(crate) part_power: Option<u32>,
 
-    /// Engine that keeps the objects: files, as OpenStack Swift keeps them, or unsafe_pebbles, volumes
-    /// of small objects; fixed by the first start [default: files]
+    /// Engine that keeps the objects: pebbles, volumes of small objects, or files, as OpenStack Swift
+    /// keeps them; fixed by the first start [default: pebbles]
     #[arg(long, value_name = "ENGINE")]
     pub(crate) engine: Option<EngineChoice>,
 

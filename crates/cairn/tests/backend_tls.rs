@@ -29,6 +29,8 @@ fn cluster(authority: &Authority) -> tempfile::TempDir {
     let data = tempfile::tempdir().unwrap();
     let mut up = cairn();
     up.args(["up", "--write-only", "--bind", "127.0.0.1:0"]);
+    // It looks for files of objects.
+    up.args(["--engine", "files"]);
     up.args(["--part-power", "4", "--devices", "3", "--data"]);
     up.arg(data.path());
     let made = up.output().unwrap();

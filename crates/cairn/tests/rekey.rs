@@ -119,6 +119,8 @@ fn new_store() -> tempfile::TempDir {
     let port = ["--bind", "127.0.0.1:0", "--part-power", "4"];
     let mut command = cairn();
     command.arg("up").arg("--data").arg(data.path()).args(port);
+    // It looks whether files of objects change.
+    command.args(["--engine", "files"]);
     assert!(
         command
             .arg("--write-only")

@@ -20,8 +20,9 @@ use crate::cluster::Cluster;
 /// Swift's files, of replicated policies.
 pub(crate) const FILES: &str = "egg:swift#replication.fs";
 const ERASURE_CODING: &str = "egg:swift#erasure_coding.fs";
-/// Volumes. The name says `unsafe` until the faults listed in `docs/pebbles.md` are fixed.
-pub(crate) const PEBBLES: &str = "egg:cairn#unsafe_pebbles";
+/// Volumes, and the name that they had before they were the default of `cairn up`.
+pub(crate) const PEBBLES: &str = "egg:cairn#pebbles";
+const PEBBLES_ONCE: &str = "egg:cairn#unsafe_pebbles";
 
 /// Arguments for constructing an engine.
 pub struct EngineParts<'a> {
@@ -248,9 +249,13 @@ pub fn part_powers(cluster: &Cluster) -> PartPowers {
 pub(crate) fn full_name(given: &str) -> String {
     let given = given.trim();
     let (package, name) = given.split_once('#').unwrap_or(("egg:swift", given));
-    match package.split_once(':') {
+    let full = match package.split_once(':') {
         Some((scheme, package)) => format!("{}:{package}#{name}", scheme.to_lowercase()),
         None => format!("egg:{package}#{name}"),
+    };
+    match full == PEBBLES_ONCE {
+        true => PEBBLES.to_owned(),
+        false => full,
     }
 }
 
@@ -341,6 +346,17 @@ mod tests {
             for part in parts {
                 assert!(error.contains(part), "{error}");
             }
+        }
+    }
+
+    /// A store of before they were the default of `cairn up` keeps its conf.
+    #[test]
+    fn volumes_by_both_of_their_names() {
+        for name in ["cairn#pebbles", PEBBLES, PEBBLES_ONCE] {
+            let line = format!("diskfile_module = {name}");
+            let made = engines_of(&line, &line).unwrap();
+            assert_eq!(made.engines.of(PolicyIndex(0)).unwrap().name(), "pebbles");
+            assert_eq!(made.engines.distinct().len(), 1);
         }
     }
 

@@ -38,6 +38,9 @@ use recovery::Recovery;
 pub const RESERVE: usize = 2;
 /// Volumes made ahead: the reserve, and one to be used next.
 pub const AHEAD: usize = RESERVE + 1;
+/// Volumes that the device should have room for beyond those: with less, compaction makes room while there
+/// is some, and not when the first upload is refused.
+pub const SPARE: usize = 4;
 
 /// Mean of batches from which on volumes are reserved ahead, and their zeros not written.
 const LARGE_BATCH_BYTES: u64 = 256 << 10;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::PebblesError;
 use crate::store::checkpoint::Writer;
 use crate::store::compaction::{Compaction, Room};
-use crate::store::{AHEAD, Store};
+use crate::store::{AHEAD, SPARE, Store};
 use crate::volume::Volume;
 
 /// Seconds after which a checkpoint, or the compaction of a volume, is tried again that failed; each
@@ -227,13 +227,13 @@ impl Upkeep {
                 let prepared = self.store.log().prepared.len();
                 let now = self.now();
                 let is_full = prepared == 0 && now < self.full_until;
-                let room = match (
-                    is_full && !self.store.volumes.has_space()?,
-                    prepared < AHEAD,
-                ) {
-                    (true, _) => Room::Used,
-                    (false, true) => Room::Short,
-                    (false, false) => Room::Enough,
+                let has_space_for = |count| self.store.volumes.has_space_for(count);
+                let room = if is_full && !has_space_for(1)? {
+                    Room::Used
+                } else if prepared < AHEAD || !has_space_for(SPARE)? {
+                    Room::Short
+                } else {
+                    Room::Enough
                 };
                 let is_left = |id: u64| self.failed.get(&id).is_some_and(|f| now < f.until);
                 Compaction::pick(&self.store, room, is_left)

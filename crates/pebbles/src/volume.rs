@@ -273,17 +273,16 @@ impl Volumes {
         made
     }
 
-    /// Whether there is room for a volume, as far as the file system says.
-    pub(crate) fn has_space(&self) -> Result<bool, PebblesError> {
-        Ok(self.space_for_one(self.making.lock().len())?.is_some())
+    /// Whether there is room for so many volumes, as far as the file system says.
+    pub(crate) fn has_space_for(&self, count: usize) -> Result<bool, PebblesError> {
+        Ok(self.space_for(count + self.making.lock().len())?.is_some())
     }
 
-    /// Free bytes, where they have room for a volume beside those that are being made.
-    fn space_for_one(&self, making: usize) -> Result<Option<u64>, PebblesError> {
+    /// Free bytes, where they have room for so many volumes.
+    fn space_for(&self, count: usize) -> Result<Option<u64>, PebblesError> {
         let space = self.medium.space();
         let space = space.map_err(|error| PebblesError::of_io("ask for space", error))?;
-        // Those that are being made may have no blocks yet.
-        let wanted = self.size.saturating_mul(1 + making as u64);
+        let wanted = self.size.saturating_mul(count as u64);
         let is_full = self.full_at.lock().is_some_and(|at| space.free <= at)
             || space.free < wanted.saturating_add((self.keep_free)(space.total));
         Ok((!is_full).then_some(space.free))
@@ -292,7 +291,8 @@ impl Volumes {
     /// A slot that nothing is in, where there is room for a volume, and the bytes that are free.
     fn take_slot(&self) -> Result<(u16, u64), PebblesError> {
         let mut making = self.making.lock();
-        let free_bytes = self.space_for_one(making.len())?;
+        // Those that are being made may have no blocks yet.
+        let free_bytes = self.space_for(1 + making.len())?;
         let free_bytes = free_bytes.ok_or(PebblesError::NoSpace)?;
         let slots = self.slots.read();
         let mut free = (0..SLOTS_MAX as u32).map(|slot| slot as u16);

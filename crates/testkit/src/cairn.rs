@@ -36,7 +36,7 @@ pub struct Cairn {
 }
 
 impl Cairn {
-    /// Creates a new store's confs and rings below `dir`, by `cairn up --write-only`.
+    /// Creates a new store's confs and rings below `dir`, by `cairn up --write-only`. Its objects are files.
     ///
     /// # Errors
     /// No range of ports is free, `cairn up` fails, a role has no conf below `dir`, or a conf
@@ -80,21 +80,25 @@ impl Cairn {
             confs,
             processes: Vec::new(),
         };
-        if let Some(module) = std::env::var_os("CAIRN_ENGINE") {
-            cairn.set_engine(&module.to_string_lossy())?;
-        }
+        let module = std::env::var_os("CAIRN_ENGINE");
+        cairn.set_engine(module.map(|module| module.to_string_lossy().into_owned()))?;
         // `up` refuses the users' well-known keys beyond loopback.
         cairn.set("proxy", "DEFAULT", "bind_ip", &address.ip().to_string())?;
         Ok(cairn)
     }
 
-    /// Sets `diskfile_module` of the only policy. With `$CAIRN_ENGINE` every new store has it, so that
-    /// each suite can be run on each engine.
-    fn set_engine(&self, module: &str) -> Result<()> {
+    /// Sets `diskfile_module` of the only policy; `None`: files, whatever `up` chose. With `$CAIRN_ENGINE`
+    /// every new store has that, so that each suite can be run on each engine.
+    fn set_engine(&self, module: Option<String>) -> Result<()> {
         let conf = self.conf("object").context("there is no object conf")?;
         let conf = conf.with_file_name("swift.conf");
         let text = std::fs::read_to_string(&conf)?;
-        let text = with_option(&text, "storage-policy:0", "diskfile_module", module);
+        let lines = text.split_inclusive('\n');
+        let others = lines.filter(|line| !line.starts_with("diskfile_module"));
+        let mut text: String = others.collect();
+        if let Some(module) = module {
+            text = with_option(&text, "storage-policy:0", "diskfile_module", &module);
+        }
         Ok(std::fs::write(conf, text)?)
     }
 

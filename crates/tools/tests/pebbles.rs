@@ -213,7 +213,7 @@ fn a_device_is_imported_and_exported() {
     conf("egg:swift#replication.fs");
     let refused = migrate("import", ANYWHERE).unwrap_err().to_string();
     assert!(refused.contains("diskfile_module"), "{refused}");
-    conf("egg:cairn#unsafe_pebbles");
+    conf("egg:cairn#pebbles");
     let refused = migrate("import", &["--skip-mount-check", "--policy", "silver"]);
     assert!(refused.unwrap_err().to_string().contains("silver"));
     let refused = format!("{:#}", migrate("import", &[]).unwrap_err());

@@ -13,27 +13,27 @@ use crate::engines::{FILES, PEBBLES, full_name};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EngineChoice {
     /// A file an object, as OpenStack Swift keeps them.
-    #[default]
     Files,
     /// Small objects as records in volumes.
-    UnsafePebbles,
+    #[default]
+    Pebbles,
 }
 
 impl EngineChoice {
-    const ALL: [EngineChoice; 2] = [EngineChoice::Files, EngineChoice::UnsafePebbles];
+    const ALL: [EngineChoice; 2] = [EngineChoice::Files, EngineChoice::Pebbles];
 
     /// As it is given on the command line.
     fn name(self) -> &'static str {
         match self {
             EngineChoice::Files => "files",
-            EngineChoice::UnsafePebbles => "unsafe_pebbles",
+            EngineChoice::Pebbles => "pebbles",
         }
     }
 
     fn module(self) -> &'static str {
         match self {
             EngineChoice::Files => FILES,
-            EngineChoice::UnsafePebbles => PEBBLES,
+            EngineChoice::Pebbles => PEBBLES,
         }
     }
 

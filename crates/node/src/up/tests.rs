@@ -59,7 +59,7 @@ fn the_engine_is_the_first_starts() {
         engine: Some(engine.parse().unwrap()),
         ..options(folder.path())
     };
-    let (files, volumes) = (with("files"), with("unsafe_pebbles"));
+    let (files, volumes) = (with("files"), with("pebbles"));
     let store = configured(&volumes).unwrap();
     let text = fs::read_to_string(store.layout.conf("swift")).unwrap();
     let line = format!("diskfile_module = {}\n", crate::engines::PEBBLES);
@@ -255,9 +255,8 @@ async fn contradictions_stop_the_start() {
         assert!(text.contains(from), "{text}");
         std::fs::write(path, text.replacen(from, to, 1)).unwrap();
     };
-    let section = "[storage-policy:0]\n";
-    let module = format!("{section}diskfile_module = egg:mine#fast\n");
-    edit("swift.conf", section, &module);
+    let (own, other) = ("egg:cairn#pebbles", "egg:mine#fast");
+    edit("swift.conf", own, other);
     let error = refused();
     for part in [
         "swift.conf: [storage-policy:0] diskfile_module = \"egg:mine#fast\"",
@@ -265,7 +264,7 @@ async fn contradictions_stop_the_start() {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    edit("swift.conf", &module, section);
+    edit("swift.conf", other, own);
     let (yes, no) = ("exclusive_databases = yes", "exclusive_databases = no");
     edit("container-server.conf", yes, no);
     let error = refused();

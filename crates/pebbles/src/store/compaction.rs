@@ -77,7 +77,7 @@ struct Emptied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     Enough,
-    /// There is none for new volumes.
+    /// There is none for new volumes, or soon will not be.
     Short,
     /// There was none for what was moved last: volumes of which nothing is moved make some.
     Used,

@@ -77,6 +77,26 @@ fn compaction_of_a_full_device_tries_one_volume() {
     assert!(setup.used(&store) < before, "nothing is compacted");
 }
 
+/// Room is made while there is some: before uploads are refused.
+#[test]
+fn compaction_begins_before_the_device_is_full() {
+    let setup = Setup::new();
+    let store = setup.open();
+    fill(&store, 0..620, 10);
+    fill(&store, 0..200, 11);
+    let mut upkeep = Upkeep::new(store.clone());
+    while upkeep.prepare().unwrap() {}
+    compact(&mut upkeep);
+    let before = setup.used(&store);
+    // Four volumes more would have room, and then not quite.
+    setup.free.store(4 * setup.volume_bytes, Ordering::Relaxed);
+    assert!(!upkeep.compact().unwrap());
+    setup.free.fetch_sub(1, Ordering::Relaxed);
+    compact(&mut upkeep);
+    assert!(setup.used(&store) < before, "nothing is compacted");
+    assert!((0..200).all(|number| has(&store, number, 11, 3900)));
+}
+
 /// Zeros of volumes ahead cost a byte for each of the records', which large batches do not get back.
 #[test]
 fn zeros_are_written_ahead_of_small_batches_alone() {
