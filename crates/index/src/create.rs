@@ -25,8 +25,8 @@ impl Db {
     fn create_with(&self, config: &IndexConfig, new: &NewDb, first: &mut dyn Update) -> Result<()> {
         let dir = self.key.dir(&config.devices);
         let path = self.key.file(&config.devices);
-        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
-        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
+        let device = config.devices.join(&*self.key.device);
+        let _lock = files::make_locked_folder(&device, &dir, config.lock_timeout)?;
         let folder = File::open(&dir).map_err(|error| IndexError::io(&dir, error))?;
         let file_system = FileSystem::of(folder.as_fd(), &config.syncs())
             .map_err(|error| IndexError::io(&dir, error))?;

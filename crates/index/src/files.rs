@@ -105,6 +105,23 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Attempts to make a folder that others remove.
+const FOLDER_ATTEMPTS: usize = 16;
+
+/// As [`make_folders`], and locks the folder: from then on it stays. Before that a replicator may remove it
+/// or a parent, as it does with folders that it finds empty.
+pub(crate) fn make_locked_folder(root: &Path, dir: &Path, timeout: Duration) -> Result<FolderLock> {
+    let mut attempts = 0;
+    loop {
+        let locked = make_folders(root, dir).and_then(|()| lock_folder(dir, timeout));
+        attempts += 1;
+        match locked {
+            Err(error) if is_missing_db(&error) && attempts < FOLDER_ATTEMPTS && root.is_dir() => {}
+            locked => return locked,
+        }
+    }
+}
+
 /// Creates a folder and its missing parents; not durable.
 pub(crate) fn make_private_folders(dir: &Path) -> io::Result<()> {
     DirBuilder::new()
@@ -226,4 +243,49 @@ pub(crate) fn remove_db_folder(key: &DbKey, devices: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_made_beside_somebody_who_removes_empty_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("accounts/11/079/hash");
+        let (is_over, passes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let remove_empty = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let mut removed = dir.ancestors().take(3).map(fs::remove_dir);
+                if removed.any(|removed| removed.is_ok()) {
+                    passes.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(3));
+                }
+            }
+        };
+        let made = thread::scope(|scope| {
+            scope.spawn(remove_empty);
+            let begun = Instant::now();
+            let mut made = Ok(());
+            while made.is_ok()
+                && passes.load(Ordering::Relaxed) < 50
+                && begun.elapsed() < Duration::from_secs(20)
+            {
+                made = make_locked_folder(root.path(), &dir, Duration::from_secs(5)).map(|_| {
+                    // As nobody else would: it is empty once more.
+                    fs::remove_file(dir.join(".lock")).unwrap();
+                });
+            }
+            is_over.store(true, Ordering::Relaxed);
+            made
+        });
+        assert!(made.is_ok(), "{made:?}");
+        // A device that is not mounted is not made.
+        let away = root.path().join("away");
+        let made = make_locked_folder(&away, &away.join("a/b"), Duration::from_secs(1));
+        assert!(made.is_err() && !away.exists());
+    }
 }

@@ -141,8 +141,8 @@ impl Db {
             return Ok(false);
         }
         let dir = self.key.dir(&config.devices);
-        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
-        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
+        let device = config.devices.join(&*self.key.device);
+        let _lock = files::make_locked_folder(&device, &dir, config.lock_timeout)?;
         if files::find_db_file(&self.key, &config.devices)?.is_some() {
             return Ok(false);
         }
