@@ -135,6 +135,10 @@ impl Ledger {
                 batch.rows[at].1 = true;
             }
             batch.left = batch.left.saturating_sub(1);
+            if batch.left == 0 {
+                // It may have to wait for the ones in front of it.
+                batch.rows = Vec::new();
+            }
         }
         while batches.front().is_some_and(|batch| batch.left == 0) {
             batches.pop_front();

@@ -26,6 +26,9 @@ pub struct Upkeep {
     failure: Option<PebblesError>,
     /// There was no room to move records to. Until then none is looked for, unless some was freed.
     full_until: u64,
+    /// Whether the device has no room for more volumes than those ahead, as it was when so many bytes had been
+    /// appended to the log: an idle store is not asked again, which would open its folder.
+    is_short: Option<(u64, bool)>,
 }
 
 /// Work that failed, and waits.
@@ -64,6 +67,7 @@ impl Upkeep {
             failed: BTreeMap::new(),
             failure: None,
             full_until: 0,
+            is_short: None,
         }
     }
 
@@ -214,6 +218,18 @@ impl Upkeep {
         Ok(!is_whole)
     }
 
+    fn is_short(&mut self) -> Result<bool, PebblesError> {
+        let appended = self.store.log().appended;
+        match self.is_short {
+            Some((then, is_short)) if then == appended => Ok(is_short),
+            _ => {
+                let is_short = !self.store.volumes.has_space_for(SPARE)?;
+                self.is_short = Some((appended, is_short));
+                Ok(is_short)
+            }
+        }
+    }
+
     /// Goes on with a compaction, or begins one; false where nothing is worth it. A volume that
     /// cannot be compacted now waits, and another one is next.
     ///
@@ -227,10 +243,9 @@ impl Upkeep {
                 let prepared = self.store.log().prepared.len();
                 let now = self.now();
                 let is_full = prepared == 0 && now < self.full_until;
-                let has_space_for = |count| self.store.volumes.has_space_for(count);
-                let room = if is_full && !has_space_for(1)? {
+                let room = if is_full && !self.store.volumes.has_space_for(1)? {
                     Room::Used
-                } else if prepared < AHEAD || !has_space_for(SPARE)? {
+                } else if prepared < AHEAD || self.is_short()? {
                     Room::Short
                 } else {
                     Room::Enough
