@@ -5,6 +5,7 @@
 //! were started with another `diskfile_module`. With a file there they fail, and nothing is lost.
 
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use cairn_types::PolicyIndex;
@@ -51,8 +52,11 @@ pub fn bar(disk: &Disk, policy: PolicyIndex, words: &str) -> Result<Barred, Disk
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(failed("stat", &path, error)),
     }
-    let made =
-        std::fs::File::create_new(&path).and_then(|mut file| file.write_all(words.as_bytes()));
+    let mut private = std::fs::OpenOptions::new();
+    private.write(true).create_new(true).mode(0o600);
+    let made = private
+        .open(&path)
+        .and_then(|mut file| file.write_all(words.as_bytes()));
     match made {
         // Another program was quicker: what it made is looked at the next time.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Barred::Yes),

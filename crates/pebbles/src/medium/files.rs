@@ -89,7 +89,7 @@ impl Folder {
     /// # Errors
     /// The folder cannot be made or opened, or its parent not synced.
     pub fn open(path: &Path, is_unsafe: bool) -> io::Result<Self> {
-        match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+        match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o700)) {
             Ok(()) => {
                 let parent = open_dir(path.parent().unwrap_or(Path::new("/")))?;
                 rustix::fs::fsync(parent)?;
@@ -300,7 +300,7 @@ fn opened_of(state: RwLockReadGuard<'_, State>) -> Option<Entered<'_>> {
 /// A second process must not append to the same volumes.
 fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = rustix::fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o644))?;
+    let file = rustix::fs::openat(dir, LOCK, flags, Mode::from_raw_mode(0o600))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(io::Error::new(

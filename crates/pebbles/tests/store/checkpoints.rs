@@ -152,7 +152,7 @@ fn rows_that_are_owed_are_in_a_checkpoint() {
     let (store, report) = setup.try_open().unwrap();
     assert_eq!((report.replayed, report.owed.len()), (0, 3));
 
-    // Where the last changes are damaged, what those before said counts.
+    // The last changes are damaged: those before them count.
     let mut upkeep = Upkeep::new(store.clone());
     for (_, debt) in store.take_failed_rows(9) {
         debt.settle();

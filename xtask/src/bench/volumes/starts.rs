@@ -88,7 +88,7 @@ impl Part {
         Ok(start)
     }
 
-    /// What the log says of the last opening of each device.
+    /// The last opening of each device, by the log.
     fn opened(&self) -> Result<Vec<Opened>> {
         let lines = self.process()?.log_lines("volumes opened");
         let before = lines.len().saturating_sub(self.store.devices()?.len());
