@@ -471,7 +471,8 @@ async fn hangs(options: &[(&str, &str)]) {
     let port = frozen.local_addr().unwrap().port();
     let moved = Some((primaries()[0], port));
     let cluster = Cluster::with_options(&object(), "30", moved, options);
-    let limit = Duration::from_secs(1);
+    // A third of the time-out: whoever waits for that server takes longer, and on a busy machine nobody else.
+    let limit = Duration::from_secs(10);
     let timed = async |method: &str, headers: &[(&str, &str)]| {
         let start = std::time::Instant::now();
         let response = cluster.send(method, headers, Body::empty()).await;
@@ -482,9 +483,9 @@ async fn hangs(options: &[(&str, &str)]) {
     // It is asked first, until it is known to hang.
     let reads = (0..16).map(|_| timed("GET", &[]));
     for (status, took) in futures_util::future::join_all(reads).await {
-        assert!(status == 200 && took < limit * 2, "{status} after {took:?}");
+        assert!(status == 200 && took < limit, "{status} after {took:?}");
     }
-    tokio::time::sleep(limit).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     for (method, headers, expected) in [
         ("GET", &[][..], 200),
         ("HEAD", &[], 204),
