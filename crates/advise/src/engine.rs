@@ -115,6 +115,10 @@ enum Event {
         disk: usize,
         task: usize,
     },
+    /// A flush has ended on a disk that takes nothing meanwhile.
+    Flushed {
+        disk: usize,
+    },
     Served {
         station: usize,
         job: Job,
@@ -291,6 +295,7 @@ impl Engine {
                 Event::Lingered { task, fork } => self.lingered(task, fork),
                 Event::Disk { disk } => self.advance_disk(disk),
                 Event::Answered { disk, task } => self.answered(disk, task),
+                Event::Flushed { disk } => self.flushed(disk),
                 Event::Served {
                     station,
                     job,

@@ -167,6 +167,9 @@ impl<'a> World<'a> {
             let group = engine.add_group(channel, processor, medium.clone());
             let known = medium.hardware.as_ref();
             let known = known.map(|it| KnownDisk::new(it, disk.bytes, calibration, engine));
+            if let (Some(known), Some(_)) = (known, dilation) {
+                engine.hold_behind_flushes(known.disk);
+            }
             disks.push(DiskStations {
                 channel,
                 group,
@@ -473,12 +476,9 @@ impl<'a> World<'a> {
         if order.len() < need {
             order = rows.to_vec();
         }
-        for last in (1..order.len()).rev() {
-            order.swap(last, dice.below(last + 1));
-        }
-        if self.cluster.erasure.is_none() && self.cluster.processes == Processes::One {
-            // The proxy prefers a replica of its own process.
-            order.sort_by_key(|device| self.placement.devices[*device].host != proxy);
+        shuffle(&mut order, dice);
+        if self.cluster.erasure.is_none() {
+            self.prefer_own(proxy, &mut order);
         }
         let mut branches = Vec::new();
         for device in order.into_iter().take(need) {
@@ -511,6 +511,13 @@ impl<'a> World<'a> {
         let bytes = cost.read_byte * at_proxy * size + coding;
         let generator = [load.read_op * (1.0 - BEFORE), load.read_byte * size];
         self.body(size, generator, (proxy, op, bytes), dice, steps);
+    }
+
+    /// Puts devices of the proxy's own process first.
+    fn prefer_own(&self, proxy: usize, order: &mut [usize]) {
+        if self.cluster.processes == Processes::One {
+            order.sort_by_key(|device| self.placement.devices[*device].host != proxy);
+        }
     }
 
     /// A read of content that is not in memory: as much as the kernel reads ahead, and then the next.
@@ -556,6 +563,12 @@ impl<'a> World<'a> {
         );
         steps.extend(self.call(from.host, to.host, [size, 0.0], inner, dice));
         steps
+    }
+}
+
+fn shuffle(order: &mut [usize], dice: &mut Dice) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, dice.below(last + 1));
     }
 }
 

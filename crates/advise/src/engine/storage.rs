@@ -5,7 +5,7 @@
 //! them, once for all: a journal's commit, a sync of a file system, a batch of a commit lane, a
 //! database's rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::{Engine, Event, Step};
 use crate::calibration::FileCost;
@@ -36,9 +36,20 @@ pub(super) struct HardDisk {
     content: u64,
     journal: u64,
     decision: Option<u64>,
+    /// Requests behind the flush that is under way, if those wait for its end.
+    behind_flush: Option<BehindFlush>,
     channels: f64,
     /// Requests since the last reset.
     counts: DiskUse,
+}
+
+/// The requests of a disk that takes none while it flushes, as a loop device does: its one worker
+/// waits for the end of each flush.
+#[derive(Default)]
+struct BehindFlush {
+    /// The number of the flush under way.
+    flush: Option<u64>,
+    held: VecDeque<(u64, Request)>,
 }
 
 /// One request of a disk, or several that follow each other.
@@ -177,8 +188,32 @@ impl HardDisk {
             content: 0,
             journal: 0,
             decision: None,
+            behind_flush: None,
             channels: f64::from(medium.channels),
             counts: DiskUse::default(),
+        }
+    }
+
+    /// Hands a request to the disk, or has it wait for the end of a flush.
+    fn submit(&mut self, now: u64, id: u64, request: Request) {
+        if let Some(behind) = &mut self.behind_flush {
+            if behind.flush.is_some() {
+                behind.held.push_back((id, request));
+                return;
+            }
+            behind.flush = (request.op == Op::Flush).then_some(id);
+        }
+        self.model.submit(now, id, request);
+    }
+
+    /// A flush has ended: hands on what came meanwhile, up to the next flush.
+    fn flushed(&mut self, now: u64) {
+        let Some(behind) = &mut self.behind_flush else {
+            return;
+        };
+        behind.flush = None;
+        for (id, request) in std::mem::take(&mut behind.held) {
+            self.submit(now, id, request);
         }
     }
 
@@ -375,6 +410,11 @@ impl Engine {
         self.disks.len() - 1
     }
 
+    /// From now on a disk takes no request while it flushes.
+    pub fn hold_behind_flushes(&mut self, disk: usize) {
+        self.disks[disk].behind_flush = Some(BehindFlush::default());
+    }
+
     /// A gathering on a disk, of which at most `at_once` runs are under way.
     pub fn add_gathering(
         &mut self,
@@ -450,7 +490,7 @@ impl Engine {
                 at.next += 1;
                 at.count(&request);
                 at.waiting.insert(at.next, task);
-                at.model.submit(now, at.next, request);
+                at.submit(now, at.next, request);
                 count += 1;
             }
         }
@@ -468,6 +508,10 @@ impl Engine {
         for answer in answers {
             if let Some(task) = self.disks[disk].waiting.remove(&answer.id) {
                 let seconds = answer.due as f64 / 1e9 - self.now;
+                let behind = self.disks[disk].behind_flush.as_ref();
+                if behind.is_some_and(|behind| behind.flush == Some(answer.id)) {
+                    self.after(seconds, Event::Flushed { disk });
+                }
                 self.after(seconds, Event::Answered { disk, task });
             }
         }
@@ -481,6 +525,12 @@ impl Engine {
             self.disks[disk].decision = Some(at);
             self.after(at as f64 / 1e9 - self.now, Event::Disk { disk });
         }
+    }
+
+    pub(super) fn flushed(&mut self, disk: usize) {
+        let now = self.now_ns();
+        self.disks[disk].flushed(now);
+        self.advance_disk(disk);
     }
 
     pub(super) fn answered(&mut self, disk: usize, task: usize) {

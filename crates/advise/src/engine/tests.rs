@@ -366,6 +366,40 @@ fn a_known_disk_serves_by_its_channels() {
     assert_eq!(engine.disk_use().reads, 8.0);
 }
 
+/// A disk that takes nothing while it flushes has a read wait for the flush's end, beside free channels.
+#[test]
+fn requests_wait_behind_a_flush() {
+    let answered = |waits: bool| {
+        let mut engine = Engine::new(1);
+        let medium = crate::hardware::Medium {
+            flush_us: 500.0,
+            ..ssd()
+        };
+        let disk = engine.add_disk(&medium, 4e9);
+        if waits {
+            engine.hold_behind_flushes(disk);
+        }
+        let flush = Step::Io {
+            disk,
+            requests: vec![Io::Flush],
+        };
+        let requests = vec![Io::Read {
+            bytes: 4096.0,
+            at: 0.1,
+            behind: 0.0,
+        }];
+        engine.start(vec![flush.clone(), flush], 1);
+        engine.start(vec![Step::Io { disk, requests }], 2);
+        let mut ends = Vec::new();
+        while let Some(Happened::Ended { token }) = engine.advance() {
+            ends.push((token, (engine.now() * 1e6).round()));
+        }
+        ends
+    };
+    assert_eq!(answered(false), [(2, 200.0), (1, 1000.0)]);
+    assert_eq!(answered(true), [(2, 700.0), (1, 1000.0)]);
+}
+
 /// Whoever comes while a journal commits shares the next commit with all others who wait.
 #[test]
 fn commits_are_shared_by_those_who_wait() {

@@ -208,6 +208,42 @@ fn a_write_reads_the_list_that_it_adds_to() {
     assert_eq!((counts[0], counts[2]), (1, 1));
 }
 
+/// Two replicas on four nodes: both rings pair the same nodes. The rows of a write stay on their hosts
+/// where the proxy happens to ask its object's servers in the order of the container's ring.
+#[test]
+fn rows_stay_on_their_hosts_by_chance_alone() {
+    const TRIP: f64 = 0.005;
+    fn waits(steps: &[Step]) -> f64 {
+        let of = |step: &Step| match step {
+            Step::Wait { seconds } => *seconds,
+            Step::Fork { branches, .. } => branches.iter().map(|b| waits(b)).fold(0.0, f64::max),
+            _ => 0.0,
+        };
+        steps.iter().map(of).sum()
+    }
+    let four = HOST
+        .replace(
+            "replicas = 3",
+            "replicas = 2\n[network]\nregion_rtt_ms = 5\nclient_rtt_ms = 0",
+        )
+        .replace("cores = 2", "cores = 2\ncount = 4\nzones = 4")
+        .replace("devices = 4", "devices = 1")
+        .replace("device_zones = true", "device_zones = false");
+    let cluster = Cluster::parse(&four).unwrap();
+    let mut workload = Workload::parse(SMALL).unwrap();
+    (workload.objects, workload.containers) = (1000.0, 64);
+    let lost = (HashSet::new(), None);
+    let near = in_world(&cluster, &workload, &example(), lost, |world| {
+        let mut dice = Dice::new(2);
+        let mut is_near = |worker| {
+            let steps = world.operation(worker, Operation::Write, 4000.0, &mut dice);
+            waits(&steps) < 1.5 * TRIP
+        };
+        (0..2000).filter(|worker| is_near(*worker)).count()
+    });
+    assert!((400..600).contains(&near), "{near} of 2000");
+}
+
 /// An object's server does not wait for its container's for longer than its time-out, and keeps the row.
 #[test]
 fn a_late_row_is_kept() {

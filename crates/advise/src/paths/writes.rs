@@ -1,7 +1,7 @@
 //! The steps of writing: replicas or fragments, their names, and the rows of their container.
 
 use super::connections::End;
-use super::{BEFORE, KnownDisk, Row, STREAMED_MIN_BYTES, World};
+use super::{BEFORE, KnownDisk, Row, STREAMED_MIN_BYTES, World, shuffle};
 use crate::cache::Held;
 use crate::cluster::Erasure;
 use crate::engine::{Step, Written};
@@ -27,7 +27,11 @@ impl World<'_> {
         dice: &mut Dice,
         steps: &mut Vec<Step>,
     ) {
-        let lists = self.lists(object, rows, dice);
+        // The proxy's order decides which server updates which replica of the container.
+        let mut rows = rows.to_vec();
+        shuffle(&mut rows, dice);
+        self.prefer_own(proxy, &mut rows);
+        let lists = self.lists(object, &rows, dice);
         let size = body.unwrap_or(0.0);
         let (cost, load) = (self.store(), self.calibration.load);
         let coding = self
@@ -47,7 +51,7 @@ impl World<'_> {
         match self.cluster.erasure.filter(|_| body.is_some()) {
             Some(erasure) => {
                 let uploads =
-                    self.write_fragments(proxy, (rows, &lists), size, erasure, &containers, dice);
+                    self.write_fragments(proxy, (&rows, &lists), size, erasure, &containers, dice);
                 steps.push(uploads);
             }
             None => {
