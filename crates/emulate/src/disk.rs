@@ -5,7 +5,7 @@ mod engine;
 mod fuse;
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub use engine::DiskCounts;
 /// Number of reads that measure the host's own overhead.
 const CALIBRATION_READS: usize = 400;
 const BLOCK: usize = 4096;
+/// Latency of reads beyond which the kernel throttles write-back, of a block device; 0: never.
+const WRITE_THROTTLE: &str = "queue/wbt_lat_usec";
 
 /// The file system on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +136,7 @@ impl Disk {
         ];
         let device = host::run("losetup", &arguments).map_err(program)?;
         disk.loop_device = Some(device.trim().to_owned());
+        throttle_writes(device.trim(), false).map_err(|e| io("its writes' throttling", e))?;
         if let Some(at) = &disk.spec.mount_point {
             std::fs::create_dir_all(at).map_err(|e| io("making its mount point", e))?;
             let arguments = [
@@ -196,6 +199,7 @@ impl Drop for Disk {
             unmount(at);
         }
         if let Some(device) = &self.loop_device {
+            let _ = throttle_writes(device, true);
             let _ = host::run("losetup", &["-d", device]);
         }
         // Not through the FUSE session: its unmount waits for the backing file to be closed, which
@@ -209,6 +213,26 @@ impl Drop for Disk {
             let _ = thread.join();
         }
         let _ = std::fs::remove_file(self.spec.folder.join(format!("{}.content", self.spec.name)));
+    }
+}
+
+/// Switches the kernel's throttling of write-back on a block device off, or back to its default. The
+/// throttle admits fewer writes at a time, down to one, while no read is answered within 2 ms of this
+/// host: a disk whose times are dilated is always that slow, so its writes would wait beside reads
+/// as those of the disk that it stands for do not. Kernels without the throttle have no such file, or
+/// refuse the value.
+fn throttle_writes(device: &str, throttles: bool) -> io::Result<()> {
+    let name = device.trim_start_matches("/dev/");
+    let path = Path::new("/sys/block").join(name).join(WRITE_THROTTLE);
+    let value = match throttles {
+        true => "-1",
+        false => "0",
+    };
+    match std::fs::write(path, value) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput) => {
+            Err(error)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -55,6 +55,12 @@ fn a_disk_is_used_like_any_other_and_leaves_nothing() {
     File::open(&path).unwrap().read_to_end(&mut read).unwrap();
     assert_eq!(read, content);
     let device = disk.loop_device().to_owned();
+    // Where the kernel has no such throttle, nothing can be read.
+    let name = device.trim_start_matches("/dev/");
+    let throttle = format!("/sys/block/{name}/queue/wbt_lat_usec");
+    if let Ok(limit) = std::fs::read_to_string(throttle) {
+        assert_eq!(limit.trim(), "0", "writes beside reads would wait");
+    }
     drop(disk);
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     assert!(!mounts.contains(&*dir.path().to_string_lossy()), "{mounts}");
