@@ -5,6 +5,7 @@ mod ahead;
 mod calls;
 mod convert;
 mod errno;
+mod pages;
 mod replies;
 mod tasks;
 
@@ -31,12 +32,11 @@ use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode, is_offered};
 pub(crate) use ahead::widen;
 use convert::{file_attr, file_type, open_flags, open_mode, owner, text, time};
 use errno::told;
+use pages::{drop_pages, forget_attributes};
 use replies::{attr, data, empty, entry, space, xattr};
 
 const GENERATION: Generation = Generation(0);
 const WRITE_MAX_BYTES: u32 = 1 << 20;
-/// Offset of an invalidation that keeps the page cache.
-const ATTRIBUTES_ALONE: i64 = -1;
 
 /// Implements `fuser`'s file system trait.
 pub(crate) struct Fuse<S> {
@@ -57,15 +57,6 @@ impl<S: Store> Fuse<S> {
     /// Channel for notifications to the kernel, set once the session exists.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         self.notifier.clone()
-    }
-}
-
-/// Has the kernel ask for a file's attributes again; its pages stay.
-fn forget_attributes(notifier: &OnceLock<Notifier>, ino: INodeNo) {
-    if let Some(notifier) = notifier.get()
-        && let Err(error) = notifier.inval_inode(ino, ATTRIBUTES_ALONE, 0)
-    {
-        tracing::debug!(%error, "attributes stay in the kernel");
     }
 }
 
@@ -291,10 +282,17 @@ impl<S: Store> Filesystem for Fuse<S> {
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let call = |vfs: Arc<Vfs<S>>| async move { vfs.read(fh.0, offset, size).await };
+        // The kernel names the program that reads past its cache.
+        let is_direct = lock_owner.is_some();
+        let call = |vfs: Arc<Vfs<S>>| async move {
+            match is_direct {
+                true => vfs.read(fh.0, offset, size).await,
+                false => vfs.read_pages(fh.0, offset, size).await,
+            }
+        };
         self.call(call, data(reply));
     }
 
@@ -320,7 +318,10 @@ impl<S: Store> Filesystem for Fuse<S> {
             if drops_set_id && vfs.drop_set_id(fh.0)? {
                 forget_attributes(&notifier, ino);
             }
-            vfs.write(fh.0, offset, data, is_placed).await
+            if let Some(overwrite) = vfs.write(fh.0, offset, data, is_placed).await? {
+                drop_pages(notifier, ino, overwrite).await;
+            }
+            Ok(())
         };
         self.call(call, move |result| match result {
             Ok(()) => reply.written(size),

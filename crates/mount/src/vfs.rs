@@ -18,6 +18,7 @@ mod gathering;
 mod links;
 mod misses;
 mod names;
+mod pages;
 mod removals;
 mod renames;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub(crate) use directories::DirectoryEntry;
 use files::Handle;
 pub(crate) use files::OpenMode;
 pub(crate) use names::Owner;
+pub(crate) use pages::Overwrite;
 use tree::{Node, State, Tree, below, join};
 pub(crate) use tree::{ROOT, Stale};
 

@@ -1,17 +1,18 @@
 //! Calls on open files: open, read, write, fsync and close, with their commits and uploads.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::tree::Node;
-use super::{LOADS_MAX, Vfs};
+use super::{LOADS_MAX, Overwrite, Vfs};
 use crate::attributes::Kind;
 use crate::cache::{Reader, Version};
 use crate::content::{Chunk, FileSource};
 use crate::error::{FsError, FsResult};
-use crate::extents::Span;
+use crate::extents::{Source, Span};
 use crate::store::{Store, StoreError, Why};
 use crate::time::Time;
 
@@ -199,6 +200,26 @@ impl<S: Store> Vfs<S> {
     }
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> FsResult<Vec<Bytes>> {
+        self.read_for(handle, offset, size, false).await
+    }
+
+    /// Reads pages for the kernel's cache.
+    pub(crate) async fn read_pages(
+        &self,
+        handle: u64,
+        offset: u64,
+        size: u32,
+    ) -> FsResult<Vec<Bytes>> {
+        self.read_for(handle, offset, size, true).await
+    }
+
+    async fn read_for(
+        &self,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        is_kept: bool,
+    ) -> FsResult<Vec<Bytes>> {
         let handle = self.handle(handle)?;
         let node = &handle.node;
         let size = u64::from(size);
@@ -211,7 +232,10 @@ impl<S: Store> Vfs<S> {
         for _ in 0..LOADS_MAX {
             let path = self.tree.lock().path(node.ino);
             let (own, spans, is_local) = {
-                let state = self.loaded(node).await?;
+                let mut state = self.loaded(node).await?;
+                if is_kept {
+                    state.pages.read(&(offset..offset + size));
+                }
                 let own = self.own_version(path.as_deref().unwrap_or_default(), &state);
                 let ahead = state.content.spans(ahead.0, ahead.1);
                 self.cache.prefetch_spans(&own, &ahead);
@@ -278,14 +302,15 @@ impl<S: Store> Vfs<S> {
     }
 
     /// Writes bytes into memory; they are stored when the file is synced or closed. With
-    /// `is_placed` they belong to the offset even if the handle appends.
+    /// `is_placed` they are of a page of a mapping: they belong to the offset even if the handle appends. Returns
+    /// the write where the kernel may have pages from before it, which have to go until the call returns.
     pub(crate) async fn write(
         &self,
         handle: u64,
         offset: u64,
         data: Bytes,
         is_placed: bool,
-    ) -> FsResult<()> {
+    ) -> FsResult<Option<Overwrite>> {
         let handle = self.handle(handle)?;
         if !handle.mode.is_writer && !is_placed {
             return Err(FsError::BadHandle);
@@ -294,26 +319,35 @@ impl<S: Store> Vfs<S> {
         let length = data.len() as u64;
         // Done first: bytes accepted afterwards cannot be refused any more.
         self.relieve(node).await?;
-        {
-            let _turn = node.mutation.lock().await;
-            let mut state = self.loaded(node).await?;
-            let appends = handle.mode.is_append && !is_placed;
-            let start = if appends {
-                state.content.size()
-            } else {
-                offset
-            };
-            self.check_size(start.checked_add(length))?;
-            let chunk = Chunk::new(data, &self.budget);
-            let source = FileSource::Memory { chunk, offset: 0 };
-            match appends {
-                true => state.content.append(length, source),
-                false => state.content.write(offset, length, source),
+        let _turn = node.mutation.lock().await;
+        let mut state = self.loaded(node).await?;
+        let appends = handle.mode.is_append && !is_placed;
+        let start = if appends {
+            state.content.size()
+        } else {
+            offset
+        };
+        let end = start.checked_add(length);
+        self.check_size(end)?;
+        let range = start..start + length;
+        let chunk = Chunk::new(data, &self.budget);
+        let source = FileSource::Memory { chunk, offset: 0 };
+        match (appends, is_placed) {
+            (true, _) => state.content.append(length, source),
+            (false, false) => state.content.write(start, length, source),
+            (false, true) => {
+                for Range { start, end } in state.pages.taken(range.clone()) {
+                    let source = source.at(start - range.start);
+                    state.content.write(start, end - start, source);
+                }
             }
-            state.unsent += length;
-            changed(&mut state);
         }
-        Ok(())
+        state.unsent += length;
+        changed(&mut state);
+        Ok(match is_placed {
+            true => None,
+            false => Overwrite::of(node, &mut state.pages, range),
+        })
     }
 
     pub(super) fn check_size(&self, size: Option<u64>) -> FsResult<()> {

@@ -431,3 +431,55 @@ async fn an_open_beside_an_unlink_has_the_file_or_not() {
         }
     }
 }
+
+/// A page that the kernel read before a write, and sends while the write has not returned.
+#[tokio::test]
+async fn a_page_from_before_a_write_leaves_its_bytes_alone() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = vfs.put("f", &pattern(64)).await.unwrap();
+    let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+    // Without pages there is nothing to drop.
+    assert!(
+        vfs.write(handle, 0, "x".into(), false)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let mut page = vfs.read_pages(handle, 0, 64).await.unwrap().concat();
+    let written = vfs.write(handle, 8, "new".into(), false).await.unwrap();
+    let other = vfs.write(handle, 20, "more".into(), false).await.unwrap();
+    assert_eq!(written.as_ref().unwrap().range, 8..11);
+    // Through a mapping, beside what was written.
+    page[40] = b'!';
+    let sent = vfs.write(handle, 0, page.clone().into(), true);
+    assert!(sent.await.unwrap().is_none());
+    page[8..11].copy_from_slice(b"new");
+    page[20..24].copy_from_slice(b"more");
+    assert_eq!(vfs.bytes(handle, 0, 100).await, page);
+    // The writes have returned: the kernel has no such page any more.
+    drop((written, other));
+    page[8..24].fill(b'm');
+    vfs.write(handle, 0, page.clone().into(), true)
+        .await
+        .unwrap();
+    vfs.close(handle).await.unwrap();
+    assert_eq!(vfs.get("f").await.unwrap(), page);
+}
+
+/// A program saw the written bytes through a mapping, and changed them.
+#[tokio::test]
+async fn a_page_that_was_read_after_a_write_counts_whole() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = vfs.put("f", &pattern(64)).await.unwrap();
+    let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+    vfs.read_pages(handle, 0, 64).await.unwrap();
+    let _written = vfs.write(handle, 8, "newest".into(), false).await.unwrap();
+    let mut page = vfs.read_pages(handle, 0, 12).await.unwrap().concat();
+    page[8..12].copy_from_slice(b"seen");
+    page.extend([b'-'; 20]);
+    vfs.write(handle, 0, page.into(), true).await.unwrap();
+    assert_eq!(vfs.bytes(handle, 6, 10).await, b"\x06\x07seenst--");
+    vfs.close(handle).await.unwrap();
+}

@@ -311,7 +311,7 @@ impl Program {
         let _shared = lock.read().await;
         let written = self.vfs.write(open.handle, offset, bytes.clone(), false);
         match written.await {
-            Ok(()) => {
+            Ok(_) => {
                 let offset = offset as usize;
                 let change = match open.appends {
                     true => Change::Append { bytes },
