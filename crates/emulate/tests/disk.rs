@@ -55,7 +55,7 @@ fn a_disk_is_used_like_any_other_and_leaves_nothing() {
     File::open(&path).unwrap().read_to_end(&mut read).unwrap();
     assert_eq!(read, content);
     let device = disk.loop_device().to_owned();
-    // Where the kernel has no such throttle, nothing can be read.
+    // A kernel without the throttle has no such file.
     let name = device.trim_start_matches("/dev/");
     let throttle = format!("/sys/block/{name}/queue/wbt_lat_usec");
     if let Ok(limit) = std::fs::read_to_string(throttle) {
